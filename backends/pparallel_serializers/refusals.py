@@ -33,8 +33,8 @@ _ADVICE = {
     "sqlite3.Connection sqlite3.Cursor",
     "pass or return a list, or use a pool's imap": "generator async_generator",
     "pass the DataLoader": "torch.utils.data.dataloader._BaseDataLoaderIter",
-    "pass its result": "coroutine concurrent.futures._base.Future asyncio.Future "
-    "torch.futures.Future",
+    "pass its result": "coroutine concurrent.futures._base.Future asyncio.Future",
+    "pass its result, or return a concurrent.futures.Future": "torch.futures.Future",
     "pass the object itself": "weakref.ref weakref.ProxyType",
 }
 _ADVICE = {kind: text for text, kinds in _ADVICE.items() for kind in kinds.split()}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pparallel
-from pparallel.errors import CallTimeoutError
+from pparallel.errors import CallTimeoutError, DirectoryError
 from pparallel.testing.patience import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -346,7 +346,12 @@ def test_a_proxy_is_not_compared() -> None:
         for compare in compares:
             with pytest.raises(TypeError, match=r"no truth.* ref\.to_here\(\) == "):
                 compare()
-        assert {proxy: 1}[proxy] == 1
+        method = proxy.real
+        with pytest.raises(TypeError, match=r"ref\.getattr\('real'\) .* has no truth"):
+            bool(method)
+        with pytest.raises(TypeError, match=r"ref\.getattr\('real'\) .* is not compared"):
+            _ = method == 1
+        assert {proxy: 1, method: 2}[method] == 2
         with pytest.raises(AttributeError, match=r"'__iadd__' .* group\.rpc_sync\(ref\.owner"):
             proxy.__iadd__(1)
         assert "RemoteRef(" in repr(proxy)
@@ -439,5 +444,21 @@ def test_register_takes_functions_alone() -> None:
         with pytest.raises(TypeError, match=r"^an int cannot be called"):
             group.register("values", 3)  # type: ignore[arg-type]
         assert not group.is_registered("values")
+        group.register("power", pow)
+        with pytest.raises(DirectoryError, match="'power' is already registered"):
+            group.register("power", pow)
+        assert group.registered_sync("power", (2, 3)) == 8
+
+    two(work)
+
+
+def test_what_is_no_function_is_not_sent() -> None:
+    def work(group: RpcGroup) -> None:
+        given: list[Any] = ["power", abs(-1), None]
+        for each in given:
+            with pytest.raises(TypeError, match=r"is no function: .* registered_sync\(\)"):
+                group.rpc_sync(1, each, (2, 3))
+        with pytest.raises(TypeError, match=r"args is None: .*rpc_sync\(to, func, \(\)\)"):
+            group.rpc_sync(1, pow, None)  # type: ignore[call-overload]
 
     two(work)

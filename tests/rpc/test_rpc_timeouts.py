@@ -76,6 +76,32 @@ def test_a_barrier_that_times_out_names_who_is_missing() -> None:
     launch(program, 3)
 
 
+def test_an_entry_that_times_out_names_who_is_missing_and_may_be_tried_again() -> None:
+    is_over = threading.Event()
+
+    def program(rt: Runtime) -> None:
+        names = ["m0", "m1", "m2"]
+        if rt.rank == 0:
+            with pytest.raises(CallTimeoutError, match="entry of m1, m2 into group 'all'"):
+                rt.group("all", names, timeout=0.05)
+            is_over.set()
+        assert is_over.wait(PATIENCE)
+        assert rt.group("all", names, timeout=PATIENCE).size() == 3
+
+    launch(program, 3)
+
+
+def test_a_group_of_those_who_are_no_members_is_refused_at_once() -> None:
+    def program(rt: Runtime) -> None:
+        with pytest.raises(ValueError, match="'bob', of group 'x', is no member of this job"):
+            rt.group("x", ["m0", "m1", "bob"])
+        with pytest.raises(ValueError, match="group 'x' has a member twice"):
+            rt.group("x", ["m0", "m0", "m1"])
+        assert rt.group("x", ["m0", "m1"], timeout=PATIENCE).size() == 2
+
+    launch(program)
+
+
 @pytest.mark.parametrize("timeout", [math.nan, -2, 0])
 def test_a_barrier_refuses_what_is_no_timeout(timeout: float) -> None:
     def program(rt: Runtime) -> None:

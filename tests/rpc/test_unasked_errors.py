@@ -6,7 +6,7 @@ import gc
 import logging
 from collections.abc import Callable
 from concurrent.futures import wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -149,6 +149,26 @@ def test_an_end_that_is_expected_is_not_logged(caplog: pytest.LogCaptureFixture)
         finally:
             Gates.opened.set()
     assert unasked(caplog) == []
+
+
+@BACKENDS
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_future_that_is_held_at_the_end_of_a_job_that_does_not_fail(
+    caplog: pytest.LogCaptureFixture, backend: str, fails: bool
+) -> None:
+    held: list[Any] = []
+
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        held.append(group.rpc_async(1, fail, ("held",)))
+        wait(held, PATIENCE)
+        if fails:
+            raise KeyError("of the job")
+
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyError) if fails else nullcontext():
+        launch(between(program), backend=backend)
+    found = unasked(caplog)
+    assert len(found) == (not fails)
+    assert all("ValueError: held" in each for each in found)
 
 
 def test_a_future_of_nobody_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

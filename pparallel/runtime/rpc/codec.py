@@ -172,6 +172,12 @@ class Codec:
                 if size <= SMALL:
                     return flags, (name, args, kwargs, size), _NONE
                 return flags, None, (self._dumps((name, args, kwargs), 5),)
+        if not flags and not callable(what):
+            message = (
+                f"{what!r} is no function: give the function itself and its arguments, as in"
+                " rpc_sync(to, func, args), or the name of a registered one to registered_sync()"
+            )
+            raise TypeError(message)
         # A name travels as data: with a serializer that sends nothing else, it is what is called.
         named: Any = tuple(what) if flags else what  # type: ignore[arg-type]
         try:

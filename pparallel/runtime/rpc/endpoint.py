@@ -23,6 +23,7 @@ from pparallel.errors import (
     DirectoryError,
     PeerLostError,
     PparallelError,
+    is_consequence,
 )
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
@@ -85,6 +86,7 @@ class Endpoint:
         executor: runs the functions that others call.
         background: runs users' callbacks, and services that may block.
         owners: where registered functions were found.
+        registered: functions of this member, each with the id that its name is claimed with.
         timeout: seconds that a call has by default; ``None`` is no limit wherever one is given.
     """
 
@@ -132,7 +134,7 @@ class Endpoint:
             )
             for name in member.names
         }
-        self.registered: dict[Registered, Callable[..., Any]] = {}
+        self.registered: dict[Registered, tuple[Callable[..., Any], str]] = {}
         self.owners: dict[Registered, str] = {}
         self._services: dict[str, tuple[Service, bool]] = {}
         self._changed = threading.Condition()
@@ -189,7 +191,7 @@ class Endpoint:
         self._transport.close()  # a thread of its own may have begun to, and not be done with it
         context.closed(self)
         _opened.discard(self)
-        self.refs.close()
+        self.refs.close(logs=not is_consequence(self._ended))
         self.timers.close()
         self.background.join(GRACE)
         if not self.executor.join(GRACE):
@@ -617,14 +619,11 @@ class Endpoint:
         """Run a call and return its result, or a future of it; never raises."""
         number = item[1]
         try:
-            function, args, kwargs = self._codec.read_call(item[4], item[6], frames, peer.name)
+            function, args, kwargs = self._read(peer, item, frames)
             if type(frames) is list:
                 frames.clear()  # memory to which nothing else refers may go back as the result
             if type(function) is Registered:
-                service = self.registered.get(function)
-                if service is None:
-                    return (RESULT, number, NOT_REGISTERED, tuple(function), 0, 0), _NONE
-                function = service
+                return _not_registered(number, function)
             self.executor.starts()
             value = function(*args, **kwargs) if kwargs else function(*args)
             if isinstance(value, _LATER):
@@ -638,6 +637,14 @@ class Endpoint:
             return self._codec.result(number, value)
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             return self._codec.failed(number, error)
+
+    def _read(self, peer: Peer, item: Item, frames: Frames) -> Any:
+        """Return the function of a call, or the name if none is registered, and its arguments."""
+        function, args, kwargs = self._codec.read_call(item[4], item[6], frames, peer.name)
+        if type(function) is Registered:
+            offer = self.registered.get(function)
+            function = function if offer is None else offer[0]
+        return function, args, kwargs
 
     def _source(self, value: Any, limit: float) -> Future[Any]:
         """Return the future of a result that comes later, *limit* seconds at most from now."""
@@ -669,15 +676,11 @@ class Endpoint:
         """Run a call, tell the caller before, and keep the result."""
         number = item[1]
         try:
-            function, args, kwargs = self._codec.read_call(item[4], item[6], frames, peer.name)
+            function, args, kwargs = self._read(peer, item, frames)
             if type(function) is Registered:
-                service = self.registered.get(function)
-                if service is None:
-                    fail(kept, NotRegisteredHereError(*function, self.name))
-                    found = (RESULT, number, NOT_REGISTERED, tuple(function), 0, 0)
-                    peer.post((found, _NONE))
-                    return
-                function = service
+                fail(kept, NotRegisteredHereError(*function, self.name))
+                peer.post(_not_registered(number, function))
+                return
         except BaseException as error:  # noqa: BLE001 - goes back to the caller
             fail(kept, error)
             peer.post(self._codec.failed(number, error))
@@ -766,6 +769,10 @@ class _Loopback:
 
     def exchange(self, to: str, frames: Frames, timeout: float | None) -> None:
         """As :meth:`Transport.exchange`."""
+
+
+def _not_registered(number: int, name: Registered) -> Encoded:
+    return (RESULT, number, NOT_REGISTERED, tuple(name), 0, 0), _NONE
 
 
 def _copy_outcome(to: Future[Any], done: Future[Any]) -> None:

@@ -485,11 +485,12 @@ class RpcGroup(ServiceGroup):
             raise TypeError(message)
         name = Registered(self._name, key)
         # Kept first: whoever finds the name in the directory must find the service.
-        kept = self._endpoint.registered.setdefault(name, service)
+        offer = service, self._endpoint.refs.new_id()
+        kept = self._endpoint.registered.setdefault(name, offer)
         try:
-            self._claim("service", key, self._endpoint.refs.new_id())
+            self._claim("service", key, offer[1])
         except BaseException:
-            if kept is service:
+            if kept is offer:
                 self._endpoint.registered.pop(name, None)
             raise
 
@@ -686,8 +687,9 @@ def _check(how: str, args: object, kwargs: object) -> None:
         TypeError: *args* is no tuple or list, or *kwargs* no mapping.
     """
     if not isinstance(args, tuple | list):
+        one = "()" if args is None else f"({args!r},)"
         message = (
-            f"args is {args!r}: give the positional arguments as a tuple, {how}, ({args!r},)), and"
+            f"args is {args!r}: give the positional arguments as a tuple, {how}, {one}), and"
             f" a time-out by its name, {how}, timeout=...)"
         )
         raise TypeError(message)
@@ -717,14 +719,29 @@ def enter(
     if not group.is_member():
         message = f"member {endpoint.name!r} is not in group {name!r} of {list(members)}"
         raise ValueError(message)
+    names = endpoint.member.names
+    for each in members:
+        if each not in names:
+            hint = did_you_mean(each, names)
+            message = (
+                f"{each!r}, of group {name!r}, is no member of this job, whose members are"
+                f" {', '.join(names)}.{hint}"
+            )
+            raise ValueError(message)
+    if len(set(members)) < len(members):
+        raise ValueError(f"group {name!r} has a member twice: {list(members)}")
     ticket = endpoint.refs.new_id()
     try:
         group._ask_first(directory.ENTER, (name, sorted(members), ticket), timeout)
     except BaseException as error:
+        missing = None
+        if isinstance(error, CallTimeoutError):
+            missing = group._undo(directory.WITHDRAW, ((name, "enter"), ticket))
         if not isinstance(error, Exception) or isinstance(error, CallTimeoutError | PeerLostError):
             group._undo(directory.LEAVE, name)
         if isinstance(error, CallTimeoutError):
-            what = f"the entry of all members of group {name!r}"
+            who = ", ".join(missing) if missing else "all members"
+            what = f"the entry of {who} into group {name!r}"
             raise CallTimeoutError(what, error.timeout) from None
         raise
     return group

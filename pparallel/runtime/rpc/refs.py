@@ -146,8 +146,8 @@ class RefTable:
         for value in never:
             fail(value, PeerLostError(member, "ended before it had the value made"))
 
-    def close(self) -> None:
-        """Release everything."""
+    def close(self, *, logs: bool = True) -> None:
+        """Release everything; with *logs*, log the errors that nobody has asked for so far."""
         with self._lock:
             for kept in self._kept.values():
                 self._let_go(kept)
@@ -155,6 +155,8 @@ class RefTable:
         self._queue.put(None)
         if self._releaser is not None:
             self._releaser.join()
+        for action in list(self._actions.values()) if logs else ():
+            action()
 
     def share(self, ref: RemoteRef[Any], fresh: bool) -> str:
         """Cover one copy of *ref* that is about to be sent; return its ticket."""
@@ -554,6 +556,15 @@ class RemoteMethod(partial[Any]):
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a remote method has no attribute {name!r}; {self._hint()}")
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"{self!r} has no truth: call it")
+
+    @override
+    def __eq__(self, other: object) -> NoReturn:
+        raise TypeError(f"{self!r} is not compared: call it")
+
+    __hash__ = partial.__hash__
 
     def _hint(self) -> str:
         return f"ref.getattr({self.args[-1]!r}) reads an attribute"
