@@ -389,7 +389,7 @@ def test_acknowledgements_that_cannot_be_sent_are_sent_later() -> None:
 
 def test_a_direct_call_whose_thread_has_called_again_is_overtaken() -> None:
     it = FakePeer()
-    assert it.peer.take(call(1, thread=7))
+    assert it.peer.is_new(call(1, thread=7))
     assert not it.peer.is_overtaken(call(1, thread=7))
     it.arrive(call(2, thread=8))
     assert not it.peer.is_overtaken(call(1, thread=7))

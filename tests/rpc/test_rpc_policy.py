@@ -85,7 +85,7 @@ def test_a_direct_call_is_not_run_once_its_thread_has_called_again() -> None:
             thread = threading.Thread(target=lambda: threads.append(exchange(0)))
             thread.start()
             until(lambda: endpoint.executor._direct == 1, "it does not wait for a slot")
-            peer.note((CALL, 10**6 + 1, 7, 0.0, flags, None, data, 0))
+            peer.note_started((CALL, 10**6 + 1, 7, 0.0, flags, None, data, 0))
             Gates.opened.set()
             held.wait(PATIENCE)
             thread.join(PATIENCE)
@@ -230,9 +230,9 @@ def test_the_end_of_a_member_in_a_job_that_fails_is_explained_by_the_failure() -
     def program(rt: Runtime, _: RpcGroup) -> None:
         endpoint = context.endpoint()
         lost = PeerLostError("m1", "has left")
-        assert endpoint.explain(lost) is lost
+        assert endpoint.root_cause(lost) is lost
         endpoint._other_is_failing(Request("m1", ("m1", "ValueError: planned"), []))
-        found = endpoint.explain(lost)
+        found = endpoint.root_cause(lost)
         endpoint._failing = None
         assert isinstance(found, ClosedError)
         assert "ValueError: planned" in str(found)

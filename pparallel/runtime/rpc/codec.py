@@ -27,13 +27,18 @@ from pparallel.runtime.rpc.script_functions import MAIN, ReceivedFunctions, Sent
 
 logger = logging.getLogger(__name__)
 
-CALL, SERVICE, RESULT, ACK, CANCEL = range(5)  #: the first of each item
-#: CALL: id, calling thread, seconds left or 0, flags, reference that is to keep the result or
-#: None, the call if it is small and plain, and how many frames it has
-#: SERVICE: id, key, body if it is plain, frames of the body if not, all frames
-#: RESULT: id, status, value if it is small and plain, frames of the value if not, all frames
-#: ACK: ids of calls whose results need not be kept any more, and 0 frames
-#: CANCEL: id of a call whose result nobody waits for, and 0 frames
+CALL, SERVICE, RESULT, ACK, CANCEL = range(5)  #: kinds of items
+
+#: Places in an item. In all: the kind, an id (of ACK: those of calls whose results need not be kept
+#: any more), and at the end how many frames it has.
+KIND, ID, COUNT = 0, 1, -1
+#: of a CALL: the calling thread, seconds left or 0, flags, the reference that is to keep the result
+#: or None, the call if it is small and plain
+THREAD, LIMIT, FLAGS, REF_ID, DATA = range(2, 7)
+#: of a RESULT: status, value if it is small and plain, how many frames are of the value if not
+STATUS, VALUE = 2, 3
+#: of a SERVICE: key, body if it is plain, how many frames are of the body if not
+KEY = 2
 
 IDEMPOTENT, REGISTERED, IS_PLAIN = 1, 2, 4  #: flags of a call
 OK, PICKLED, OBJECT, FAILED, NOT_REGISTERED = range(5)  #: how a call has ended
@@ -336,8 +341,8 @@ class Codec:
 
     def error(self, item: Item, frames: Frames, sender: str) -> BaseException:
         """Return the error that a result brings."""
-        if item[3] is not None:
-            envelope: Any = remote_errors.Envelope("RuntimeError", item[3], "", None, None)
+        if item[VALUE] is not None:
+            envelope: Any = remote_errors.Envelope("RuntimeError", item[VALUE], "", None, None)
         else:
             envelope = self.serializer.loads(frames)
         return remote_errors.unpack(envelope, sender, self.serializer)

@@ -35,13 +35,23 @@ from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.codec import (
     CALL,
     CALL_EXCHANGE,
+    DATA,
     FAILED,
+    FLAGS,
+    ID,
     IDEMPOTENT,
+    KEY,
+    KIND,
+    LIMIT,
     NOT_REGISTERED,
     OK,
+    REF_ID,
     RESULT,
     SERVICE_EXCHANGE,
+    STATUS,
     SUCCESS,
+    THREAD,
+    VALUE,
     Call,
     Codec,
     Encoded,
@@ -161,7 +171,7 @@ class Endpoint:
         try:
             self._transport.open(self)
         except ClosedError as error:
-            raise self._why(error) from None
+            raise self._closed_error(error) from None
         context.opened(self)
 
     def leave(self) -> None:
@@ -228,7 +238,7 @@ class Endpoint:
         if self._loop is not None:
             self._loop.close()
         for peer in self._peers.values():
-            peer.end(lambda: self.explain(self._why()))
+            peer.end(lambda: self.root_cause(self._closed_error()))
         self._transport.close()
         self.background.close(runs_rest=True)
         for callback in list(self._when_ended):
@@ -239,7 +249,7 @@ class Endpoint:
         why = f"belongs to process {os.getppid()}, of which this one is a fork"
         self._ended, self._is_forked = ClosedError("the runtime", why), True
         for peer in self._peers.values():
-            peer.forget(self._why)
+            peer.forget(self._closed_error)
 
     @property
     def closed(self) -> bool:
@@ -298,17 +308,17 @@ class Endpoint:
             else:
                 found = peer.call(flags, data, frames, timeout, partial(RpcFuture, self, to))
         except (ClosedError, PeerLostError) as error:
-            raise self.explain(error) from None
+            raise self.root_cause(error) from None
         if isinstance(found, RpcFuture):
             if not flags:
                 self._note_arrival(found, to, what)
             return found.result()
         item, frames = cast("tuple[Item, Frames]", found)
-        if not flags and item[2] in SUCCESS:
+        if not flags and item[STATUS] in SUCCESS:
             state = self._codec.sent.state(what)
             if state is not None:
                 self._codec.sent.note(to, what, state)
-        return item[3] if item[2] == OK else self.read_call(to, item, frames)
+        return item[VALUE] if item[STATUS] == OK else self.read_call(to, item, frames)
 
     def call_async(
         self,
@@ -386,7 +396,7 @@ class Endpoint:
             with self.executor.blocked():
                 found = self._peers[to].ask(key, body, buffers, timeout)
         except (ClosedError, PeerLostError) as error:
-            raise self.explain(error) from None
+            raise self.root_cause(error) from None
         if found is None:
             return self.ask_async(to, key, body, buffers, timeout).result()
         return self.read_service(to, *found)
@@ -413,7 +423,7 @@ class Endpoint:
         if context.here.internal or is_held_here():
             context.refuse_to_wait()
         if self._is_forked:
-            raise self._why()
+            raise self._closed_error()
         self._peers[to].flush()
         return self.executor.blocked()
 
@@ -428,14 +438,14 @@ class Endpoint:
         Raises:
             BaseException: what the function raised.
         """
-        if item[2] == NOT_REGISTERED:
-            group, key = item[3]
+        if item[STATUS] == NOT_REGISTERED:
+            group, key = item[VALUE]
             raise NotRegisteredHereError(group, key, sender)
         with context.acting_for(self):
-            if item[2] != FAILED:
+            if item[STATUS] != FAILED:
                 return self._codec.read_result(item, frames)[0]
             error = self._codec.error(item, frames, sender)
-        raise self.explain(error) if isinstance(error, PeerLostError) else error
+        raise self.root_cause(error) if isinstance(error, PeerLostError) else error
 
     def read_service(self, sender: str, item: Item, frames: Frames) -> Reply:
         """Return what a service has answered.
@@ -444,20 +454,20 @@ class Endpoint:
             BaseException: what it raised.
         """
         with context.acting_for(self):
-            if item[2] != FAILED:
+            if item[STATUS] != FAILED:
                 return Reply(*self._codec.read_result(item, frames))
-            if self._ended is not None:
-                raise self._why()  # the system fails because the job ends, not the other way round
+            if self._ended is not None:  # which is why the service fails
+                raise self._closed_error()
             error = self._codec.error(item, frames, sender)
-        raise self.explain(error)
+        raise self.root_cause(error)
 
-    def explain(self, error: BaseException) -> BaseException:
+    def root_cause(self, error: BaseException) -> BaseException:
         """Return *error*, or what it only follows from."""
         if isinstance(error, PeerLostError) and self._failing is not None:
             return copy.copy(self._failing)  # those who heard of the failure first have left first
-        return self._why(error) if isinstance(error, ClosedError) else error
+        return self._closed_error(error) if isinstance(error, ClosedError) else error
 
-    def _why(self, error: BaseException | None = None) -> BaseException:
+    def _closed_error(self, error: BaseException | None = None) -> BaseException:
         """Return why nothing can be asked, as an exception of the caller's own."""
         reason = self._ended or error or ClosedError("the runtime", "is not open")
         return copy.copy(reason)
@@ -470,7 +480,7 @@ class Endpoint:
         to: str,
     ) -> Call:
         if self._ended is not None:
-            raise self._why()
+            raise self._closed_error()
         return self._codec.call(what, args, kwargs, to)
 
     # -- being called -------------------------------------------------------------------------
@@ -495,14 +505,14 @@ class Endpoint:
             jobs: list[_Job] = []
             now = monotonic()
             for item, part in todo:
-                if item[0] != CALL:
+                if item[KIND] != CALL:
                     self._serve(peer, item, part)
                     continue
-                if jobs and jobs[-1][1][2] != item[2]:
+                if jobs and jobs[-1][1][THREAD] != item[THREAD]:
                     self._submit(peer, jobs)
                     jobs = []
                 # On arrival, so that references that are passed on meanwhile find it.
-                kept = None if item[5] is None else self.refs.keep(item[5], sender)
+                kept = None if item[REF_ID] is None else self.refs.keep(item[REF_ID], sender)
                 jobs.append((peer, item, part, now, kept))
             if jobs:
                 self._submit(peer, jobs)
@@ -512,19 +522,19 @@ class Endpoint:
     def on_exchange(self, sender: str, frames: Frames) -> Frames | Future[Frames]:
         """As :meth:`Receiver.on_exchange`."""
         peer, item = self._peers[sender], self._codec.items(frames[0])
-        if item[0] != CALL:
+        if item[KIND] != CALL:
             return self._reply(self._ask(peer, item, frames[1:]), SERVICE_EXCHANGE)
-        peer.note(item)
+        peer.note_started(item)
         self._act()
-        limit = item[3]
+        limit = item[LIMIT]
         try:
             if not self.executor.enter(monotonic() + limit if limit else None):
-                return self._reply(self._codec.failed(item[1], self._expired(limit)))
+                return self._reply(self._codec.failed(item[ID], self._expired(limit)))
         except ClosedError as error:
-            return Future() if self.closed else self._reply(self._codec.failed(item[1], error))
+            return Future() if self.closed else self._reply(self._codec.failed(item[ID], error))
         try:
             if peer.is_overtaken(item):  # its caller has given it up
-                return self._reply(self._codec.failed(item[1], self._expired(limit)))
+                return self._reply(self._codec.failed(item[ID], self._expired(limit)))
             answer = self._answer(peer, item, frames[1:])
         finally:
             self.executor.leave()
@@ -550,7 +560,7 @@ class Endpoint:
         if (peer := self._peers.get(name)) is not None:
             is_over = name == self.member.names[0] and not self._leaving
             why = f"{reason}, and the job ends with its first member" if is_over else reason
-            peer.end(lambda: self.explain(PeerLostError(name, why)))
+            peer.end(lambda: self.root_cause(PeerLostError(name, why)))
         if self._directory is not None:
             self._directory.lose(name, reason)
         self.refs.lose(name)
@@ -566,7 +576,7 @@ class Endpoint:
 
     def _submit(self, peer: Peer, jobs: list[_Job]) -> None:
         try:
-            self.executor.submit((peer.name, jobs[0][1][2]), jobs)
+            self.executor.submit((peer.name, jobs[0][1][THREAD]), jobs)
         except ClosedError as error:
             # The transport closes next and reports this member lost: that is the answer.
             if not self.closed:
@@ -583,7 +593,7 @@ class Endpoint:
         """Run a call on a thread of the executor."""
         peer, item, frames, came, kept = job
         self._act()
-        limit = item[3]
+        limit = item[LIMIT]
         if peer.cancelled or (limit and monotonic() >= came + limit):
             error = self._over(job)
             if error is not None:
@@ -599,13 +609,13 @@ class Endpoint:
         peer, item, _, _, kept = job
         if kept is not None:
             fail(kept, error)
-        peer.post(self._codec.failed(item[1], error))
+        peer.post(self._codec.failed(item[ID], error))
 
     def _over(self, job: _Job) -> Exception | None:
         peer, item, _, came, _ = job
-        if item[3] and monotonic() >= came + item[3]:
-            return self._expired(item[3])
-        return CancelledError() if peer.cancelled.pop(item[1], 0) is None else None
+        if item[LIMIT] and monotonic() >= came + item[LIMIT]:
+            return self._expired(item[LIMIT])
+        return CancelledError() if peer.cancelled.pop(item[ID], 0) is None else None
 
     def _ran_all(self, key: Hashable) -> None:
         peer = self._peers.get(cast("tuple[str, int]", key)[0])
@@ -617,7 +627,7 @@ class Endpoint:
 
     def _answer(self, peer: Peer, item: Item, frames: Frames) -> Encoded | Future[Encoded]:
         """Run a call and return its result, or a future of it; never raises."""
-        number = item[1]
+        number = item[ID]
         try:
             function, args, kwargs = self._read(peer, item, frames)
             if type(frames) is list:
@@ -627,7 +637,7 @@ class Endpoint:
             self.executor.starts()
             value = function(*args, **kwargs) if kwargs else function(*args)
             if isinstance(value, _LATER):
-                source = self._source(value, item[3])
+                source = self._source(value, item[LIMIT])
                 if source is not value:
                     peer.answers_later(number, source, source.cancel)
                 elif isinstance(source, LeanFuture):  # which may have callbacks of users
@@ -640,7 +650,7 @@ class Endpoint:
 
     def _read(self, peer: Peer, item: Item, frames: Frames) -> Any:
         """Return the function of a call, or the name if none is registered, and its arguments."""
-        function, args, kwargs = self._codec.read_call(item[4], item[6], frames, peer.name)
+        function, args, kwargs = self._codec.read_call(item[FLAGS], item[DATA], frames, peer.name)
         if type(function) is Registered:
             offer = self.registered.get(function)
             function = function if offer is None else offer[0]
@@ -674,7 +684,7 @@ class Endpoint:
 
     def _keep(self, peer: Peer, item: Item, frames: Frames, kept: Future[Any]) -> None:
         """Run a call, tell the caller before, and keep the result."""
-        number = item[1]
+        number = item[ID]
         try:
             function, args, kwargs = self._read(peer, item, frames)
             if type(function) is Registered:
@@ -712,13 +722,13 @@ class Endpoint:
 
     def _serve(self, peer: Peer, item: Item, frames: Frames) -> None:
         """Answer a request for a service that came as a message."""
-        found = self._services.get(item[2])
+        found = self._services.get(item[KEY])
 
         def ask() -> None:
             peer.post(self._ask(peer, item, frames), is_service=True)
 
         if found is not None and found[1]:
-            self.background.submit(item[2], [ask])
+            self.background.submit(item[KEY], [ask])
         else:
             ask()
 

@@ -16,7 +16,16 @@ from pparallel.errors import CallTimeoutError, PparallelError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.future import CANCELLED, FINISHED, TorchFuture, Watcher, log_unasked
 from pparallel.runtime.rpc import context
-from pparallel.runtime.rpc.codec import NOT_REGISTERED, OK, SUCCESS, Call, Item, Registered
+from pparallel.runtime.rpc.codec import (
+    NOT_REGISTERED,
+    OK,
+    STATUS,
+    SUCCESS,
+    VALUE,
+    Call,
+    Item,
+    Registered,
+)
 from pparallel.runtime.rpc.directory import FIND
 from pparallel.runtime.rpc.service import Reply
 from pparallel.runtime.timeouts import deadline_of, left
@@ -47,7 +56,7 @@ class ReplyFuture(TorchFuture[T], Generic[T]):
 
     def fail(self, error: BaseException) -> None:
         """Take an error in, as a peer's request does."""
-        self._end(FINISHED, None, self._endpoint.explain(error))
+        self._end(FINISHED, None, self._endpoint.root_cause(error))
 
     @override
     def cancel(self) -> bool:
@@ -121,10 +130,10 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
 
     @override
     def answer(self, item: Item, frames: Frames) -> None:
-        if item[2] == OK:
+        if item[STATUS] == OK:
             self._is_decoded = True  # first: whoever waits looks at once
-            self._end(FINISHED, item[3])
-        elif item[2] in SUCCESS:
+            self._end(FINISHED, item[VALUE])
+        elif item[STATUS] in SUCCESS:
             super().answer(item, frames)
         else:
             log = partial(_log_reply, self._endpoint, self._to, item, frames)
@@ -135,7 +144,7 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
         if self._endpoint.is_ending:  # as everybody knows
             super().fail(error)
             return
-        error = self._endpoint.explain(error)
+        error = self._endpoint.root_cause(error)
         log = partial(log_unasked, f"a call to {self._to!r}", f"{type(error).__name__}: {error}")
         self._end_by(log, None, error)
 
@@ -162,7 +171,7 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
             if self._is_decoded:
                 return self._exception is None
             item: Item = self._result[0]  # type: ignore[index] # a reply that nobody has read
-            return item[2] in SUCCESS
+            return item[STATUS] in SUCCESS
 
     @override
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
@@ -195,7 +204,7 @@ class RegisteredFuture(RpcFuture[T], Generic[T]):
 
     @override
     def answer(self, item: Item, frames: Frames) -> None:
-        if item[2] != NOT_REGISTERED:
+        if item[STATUS] != NOT_REGISTERED:
             super().answer(item, frames)
             return
         endpoint, (group, key) = self._endpoint, self._name

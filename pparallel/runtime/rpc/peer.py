@@ -18,7 +18,7 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from threading import get_ident
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from typing_extensions import Buffer
 
@@ -32,12 +32,17 @@ from pparallel.runtime.rpc.codec import (
     CALL_EXCHANGE,
     CALLS,
     CANCEL,
+    COUNT,
+    FLAGS,
+    ID,
     IDEMPOTENT,
+    KIND,
     RESULT,
     RESULTS,
     SERVICE,
     SERVICE_EXCHANGE,
     SERVICES,
+    THREAD,
     Codec,
     Data,
     Encoded,
@@ -85,10 +90,15 @@ class ResponseHandler(Protocol):
         """Take an error in; once."""
 
 
-#: what has been sent and not answered: the handler of the response; when it fails, by
+#: A call or ask that has been sent and not answered: the handler of the response; when it fails, by
 #: ``time.monotonic``, or None; its time-out in seconds, for the error; bytes that it takes of the
 #: room; and what is sent again, or None. A tuple, as one is made for each call.
 _Request = tuple[ResponseHandler, float | None, float | None, int, Encoded | None]
+HANDLER: Final = 0  #: places in it
+DEADLINE: Final = 1
+TIMEOUT: Final = 2
+SIZE: Final = 3
+AGAIN: Final = 4
 
 
 class _Message(NamedTuple):
@@ -105,7 +115,7 @@ class _Message(NamedTuple):
 
     def is_whole(self) -> bool:
         """Return whether it can be sent, or sent again."""
-        return len(self.frames) == sum(int(each[-1]) for each in self.items)
+        return len(self.frames) == sum(int(each[COUNT]) for each in self.items)
 
 
 class Arrived:
@@ -189,7 +199,7 @@ class Peer:
         self._transport, self._codec, self._timers, self._clock = transport, codec, timers, clock
         self._has_exchange = exchanges
         self._limit, self._retry_after, self._is_called = limit, retry_after, is_called
-        self._end: Callable[[], BaseException] | None = None
+        self._why_ended: Callable[[], BaseException] | None = None
         # as a caller
         self.requests: dict[int, _Request] = {}
         self._last = 0  # id
@@ -304,9 +314,9 @@ class Peer:
                 left = self._take_room(size, timeout, is_sync=False)
             else:
                 self._used += size
-            if self._end is not None:
+            if self._why_ended is not None:
                 self._give_back(size)
-                raise self._end()
+                raise self._why_ended()
             number = self._last = self._last + 1
             item = (CALL, number, thread, left or 0.0, flags, ref_id, data, len(frames))
             if flags & IDEMPOTENT:
@@ -347,8 +357,8 @@ class Peer:
         if is_held_here():
             refuse_reentry()
         with state_lock:
-            if self._end is not None:
-                raise self._end()
+            if self._why_ended is not None:
+                raise self._why_ended()
             if not self._has_exchange or self._is_behind(get_ident(), is_call=False):
                 return None
             number = self._begin_exchange()
@@ -368,8 +378,8 @@ class Peer:
             refuse_reentry()
         item, frames = self._codec.service(0, key, body, buffers)
         with state_lock:
-            if self._end is not None:
-                raise self._end()
+            if self._why_ended is not None:
+                raise self._why_ended()
             number = self._last = self._last + 1
             item = (SERVICE, number, *item[2:])
             deadline = None if timeout is None else self._clock() + timeout
@@ -400,8 +410,8 @@ class Peer:
 
     def _begin_exchange(self) -> int:
         """Return the id of an exchange; called with the lock held."""
-        if self._end is not None:
-            raise self._end()
+        if self._why_ended is not None:
+            raise self._why_ended()
         number = self._last = self._last + 1
         return number
 
@@ -424,14 +434,14 @@ class Peer:
         another in a circle would wait for one another's results, a call that is waited for does
         not wait, and others no longer than :data:`PATIENCE`.
         """
-        if self._used > 0 and self._used + size > self._limit and self._end is None:
+        if self._is_full(size):
             began = self._clock()
             patience = (0.0 if is_sync else PATIENCE) if self._is_called() else None
             short = patience is not None and (timeout is None or patience <= timeout)
             until = patience if short else timeout
             self._waiters += 1
             try:
-                while self._used > 0 and self._used + size > self._limit and self._end is None:
+                while self._is_full(size):
                     left = None if until is None else began + until - self._clock()
                     if left is not None and left <= 0:
                         if short:
@@ -445,6 +455,9 @@ class Peer:
                 timeout = max(began + timeout - self._clock(), 0.001)
         self._used += size
         return timeout
+
+    def _is_full(self, size: int) -> bool:
+        return self._used > 0 and self._used + size > self._limit and self._why_ended is None
 
     def _give_back(self, size: int) -> None:
         self._used -= size
@@ -467,13 +480,13 @@ class Peer:
             encoded.add_done_callback(lambda it: self.post(it.result(), is_service=is_service))
             return
         item, frames = encoded
-        copies = own(frames) if item[1] in self.kept else None  # the memory may change
+        copies = own(frames) if item[ID] in self.kept else None  # the memory may change
         ticks = False
         with state_lock:
-            if copies is not None and item[1] in self.kept:
-                self.kept[item[1]] = item, copies
+            if copies is not None and item[ID] in self.kept:
+                self.kept[item[ID]] = item, copies
             if self.cancelled:
-                self.cancelled.pop(item[1], None)
+                self.cancelled.pop(item[ID], None)
             if is_service:
                 self._put(_Message(SERVICES, [item], list(frames)))
             else:
@@ -547,7 +560,7 @@ class Peer:
                     if message is not None and message.is_whole():
                         self._outgoing.appendleft(message)
                     elif message is not None:
-                        lost = [each for each in message.items if each[0] == RESULT]
+                        lost = [each for each in message.items if each[KIND] == RESULT]
             for item in lost:
                 self._replace(item, ClosedError("the runtime", "was interrupted while sending"))
             self._timers.call_later(HELD, self.flush)
@@ -567,25 +580,25 @@ class Peer:
             alone = [
                 _Message(message.kind, [item], list(frames))
                 for item, frames in found
-                if is_whole or not item[-1]
+                if is_whole or not item[COUNT]
             ]
-            items = [] if is_whole else [item for item in items if item[-1]]
+            items = [] if is_whole else [item for item in items if item[COUNT]]
         with state_lock:
             self._outgoing.extendleft(reversed(alone))
         for item in items:
-            if item[0] in (CALL, SERVICE):
-                self._finish(item[1], copied(error))
-            elif item[0] == RESULT and not is_over:
+            if item[KIND] in (CALL, SERVICE):
+                self._finish(item[ID], copied(error))
+            elif item[KIND] == RESULT and not is_over:
                 self._replace(item, error)
-            elif item[0] == ACK and not is_over:
+            elif item[KIND] == ACK and not is_over:
                 with state_lock:
-                    self._acks.extend(item[1])
+                    self._acks.extend(item[ID])
                 self._timers.call_later(SOON, self._send_acks)
 
     def _replace(self, item: Item, error: BaseException) -> None:
         """Send an error in the place of a result that could not be sent."""
         logger.warning("A result for %s could not be sent: %r", self.name, error)
-        found, frames = self._codec.failed(item[1], error)
+        found, frames = self._codec.failed(item[ID], error)
         try:
             head = self._codec.head([self._mark(), found], RESULTS)
             self._transport.send(self.name, [head, *frames])
@@ -598,20 +611,20 @@ class Peer:
         """Fail a request whose answer does not come."""
         with state_lock:
             request = self.requests.pop(number, None)
-            self._give_back(self._given_up.pop(number, 0) if request is None else request[3])
+            self._give_back(self._given_up.pop(number, 0) if request is None else request[SIZE])
         if request is not None:
             self._fail(number, request, error)
 
     def _fail(self, number: int, request: _Request, error: BaseException) -> None:
-        request[0].fail(error)
-        if request[4] is not None:
+        request[HANDLER].fail(error)
+        if request[AGAIN] is not None:
             self._acknowledge(number)
 
     def _give_up(self, number: int) -> _Request:
         """Take a request out whose answer may come yet; called with the lock held."""
         request = self.requests.pop(number)
-        if request[3]:
-            self._given_up[number] = request[3]
+        if request[SIZE]:
+            self._given_up[number] = request[SIZE]
         return request
 
     def _look_at(self, deadline: float) -> None:
@@ -636,7 +649,7 @@ class Peer:
             self._armed.discard(due)
             now, nearest, over = self._clock(), None, list[int]()
             for number, request in self.requests.items():
-                deadline = request[1]
+                deadline = request[DEADLINE]
                 if deadline is None:
                     continue
                 if deadline <= now:
@@ -646,7 +659,7 @@ class Peer:
             self._next_look = nearest
             expired = [(number, self._give_up(number)) for number in over]
         for number, request in expired:
-            timeout = request[2] or 0.0
+            timeout = request[TIMEOUT] or 0.0
             self._fail(number, request, CallTimeoutError(f"a request to {self.name!r}", timeout))
         if nearest is not None:
             self._arm(nearest)
@@ -655,9 +668,9 @@ class Peer:
         """Send an idempotent call again, and so on until it has ended."""
         with state_lock:
             request = self.requests.get(number)
-            if request is None or request[4] is None:
+            if request is None or request[AGAIN] is None:
                 return
-            (item, frames), deadline = request[4], request[1]
+            (item, frames), deadline = request[AGAIN], request[DEADLINE]
             if deadline is not None:
                 left = max(deadline - self._clock(), 0.001)
                 item = (*item[:3], left, *item[4:])
@@ -671,7 +684,7 @@ class Peer:
         with state_lock:
             self._acks.extend(numbers)
             now = len(self._acks) >= MANY
-            soon = not self._acks_soon and not now and self._end is None
+            soon = not self._acks_soon and not now and self._why_ended is None
             self._acks_soon = self._acks_soon or soon
         if now:
             self._send_acks()
@@ -681,7 +694,7 @@ class Peer:
     def _send_acks(self) -> None:
         with state_lock:
             self._acks_soon = False
-            if not self._acks or self._end is not None:
+            if not self._acks or self._why_ended is not None:
                 return
             numbers, self._acks = self._acks, []
             self._put(_Message(SERVICES, [(ACK, numbers, 0)], []))
@@ -690,7 +703,7 @@ class Peer:
     def reset(self, error: BaseException) -> None:
         """Fail what may not have arrived, or whose result may not; what is sent again goes on."""
         with state_lock:
-            lost = [number for number, each in self.requests.items() if each[4] is None]
+            lost = [number for number, each in self.requests.items() if each[AGAIN] is None]
             lost += self._given_up
             self._marks.clear()
         for number in lost:
@@ -699,9 +712,9 @@ class Peer:
     def end(self, why: Callable[[], BaseException]) -> None:
         """Fail all requests, and those to come, with what *why* returns; the first one counts."""
         with state_lock:
-            if self._end is not None:
+            if self._why_ended is not None:
                 return
-            self._end = why
+            self._why_ended = why
             requests = list(self.requests.values())
             self.requests.clear()
             self._given_up.clear()
@@ -712,7 +725,7 @@ class Peer:
             self.kept.clear()
             answering = list(self._answering.values())
         for request in requests:
-            request[0].fail(copied(why()))
+            request[HANDLER].fail(copied(why()))
         for cancel in answering:
             cancel()
 
@@ -733,9 +746,9 @@ class Peer:
                 self._close_held()
         acks = []
         for request, item, part in ended:
-            request[0].answer(item, part)
-            if request[4] is not None:
-                acks.append(item[1])
+            request[HANDLER].answer(item, part)
+            if request[AGAIN] is not None:
+                acks.append(item[ID])
         if acks:
             self._acknowledge(*acks)
         for encoded in again:
@@ -749,15 +762,15 @@ class Peer:
         pop, marks, used = self.requests.pop, self._marks, 0
         ended: list[tuple[_Request, Item, Frames]] = []
         for item, part in found:
-            if item[0] != RESULT:
+            if item[KIND] != RESULT:
                 continue
-            request = pop(item[1], None)
+            request = pop(item[ID], None)
             if request is not None:
                 ended.append((request, item, part))
-                used += request[3]
+                used += request[SIZE]
             elif self._given_up:
-                used += self._given_up.pop(item[1], 0)
-            while marks and item[1] >= marks[0]:
+                used += self._given_up.pop(item[ID], 0)
+            while marks and item[ID] >= marks[0]:
                 marks.popleft()
         if used:
             self._give_back(used)
@@ -769,21 +782,21 @@ class Peer:
         again: list[Encoded] = []
         for each in found:
             item = each[0]
-            if item[0] == ACK:
-                for number in item[1]:
+            if item[KIND] == ACK:
+                for number in item[ID]:
                     self.kept.pop(number, None)
-            elif item[0] == CANCEL:
+            elif item[KIND] == CANCEL:
                 again.append(each)
-            elif item[0] != RESULT:
-                if self.take(item):
+            elif item[KIND] != RESULT:
+                if self.is_new(item):
                     todo.append(each)
-                elif (kept := self.kept.get(item[1])) is not None:
+                elif (kept := self.kept.get(item[ID])) is not None:
                     again.append(kept)
         return todo, again
 
     def _answer_again(self, encoded: Encoded) -> None:
         """Send a result again, or cancel a call of the other member."""
-        kind, number = encoded[0][:2]
+        kind, number = encoded[0][KIND], encoded[0][ID]
         if kind != CANCEL:
             self.post(encoded)
             return
@@ -800,25 +813,25 @@ class Peer:
         """Have *cancel* called where a call is cancelled before *source* has its result."""
         with state_lock:
             self._answering[number] = cancel
-            is_over = self._end is not None or number in self.cancelled
+            is_over = self._why_ended is not None or number in self.cancelled
         when_done(source, lambda _: self._answering.pop(number, None))
         if is_over:
             cancel()
 
-    def take(self, item: Item) -> bool:
+    def is_new(self, item: Item) -> bool:
         """Return whether a call or ask has not come before; called with the lock held."""
-        number = item[1]
+        number = item[ID]
         if not self.arrived.add(number):
             return False
-        if item[0] == CALL:
-            if item[4] & IDEMPOTENT:
+        if item[KIND] == CALL:
+            if item[FLAGS] & IDEMPOTENT:
                 self.kept[number] = None
-            self.note(item)
+            self.note_started(item)
         return True
 
-    def note(self, item: Item) -> None:
+    def note_started(self, item: Item) -> None:
         """Take note that a call has come, which its thread sent after those with lower ids."""
-        started, thread, number = self._started, item[2], item[1]
+        started, thread, number = self._started, item[THREAD], item[ID]
         if number > started.get(thread, 0):
             started[thread] = number
             if len(started) > MOST_THREADS:
@@ -826,11 +839,11 @@ class Peer:
 
     def is_overtaken(self, item: Item) -> bool:
         """Return whether the thread of a direct call has called again: it has given this one up."""
-        return bool(self._started.get(item[2], 0) > item[1])
+        return bool(self._started.get(item[THREAD], 0) > item[ID])
 
     def forget(self, why: Callable[[], BaseException]) -> None:
         """Refuse what is asked, with what *why* returns, and forget the rest: in a forked child."""
-        self._end = why
+        self._why_ended = why
         self._outgoing.clear()
         self._held, self._held_frames, self._acks = [], [], []
 
@@ -842,8 +855,8 @@ def _with_frames(items: Sequence[Any], frames: Frames) -> list[Encoded]:
     found: list[Encoded] = []
     at = 0
     for item in items[1:]:
-        found.append((item, frames[at : at + item[-1]]))
-        at += item[-1]
+        found.append((item, frames[at : at + item[COUNT]]))
+        at += item[COUNT]
     return found
 
 
