@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class _Hub:
-    """Where the members of one job in this process find one another."""
+class _LocalJob:
+    """The members of one job in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # one member joins or leaves at a time
@@ -63,8 +63,8 @@ class _Hub:
 
 
 #: Hubs by address, as long as somebody is in them; as ``inproc://`` addresses are to ZeroMQ.
-_hubs: weakref.WeakValueDictionary[str, _Hub] = weakref.WeakValueDictionary()
-_hubs_lock = threading.Lock()
+_jobs: weakref.WeakValueDictionary[str, _LocalJob] = weakref.WeakValueDictionary()
+_jobs_lock = threading.Lock()
 
 
 class LocalTransport(BaseTransport["LocalTransportConfig"]):
@@ -78,7 +78,7 @@ class LocalTransport(BaseTransport["LocalTransportConfig"]):
 
     def __init__(self, config: LocalTransportConfig, *, member: Member) -> None:
         super().__init__(config, member)
-        self._hub: _Hub | None = None
+        self._job: _LocalJob | None = None
         self._lock = threading.Lock()  # guards what has arrived
         #: messages, by sender, and then None: its end
         self._arrived: dict[str, deque[Frames | None]] = {name: deque() for name in member.names}
@@ -87,29 +87,29 @@ class LocalTransport(BaseTransport["LocalTransportConfig"]):
     @override
     def _listen(self) -> None:
         address = self._member.rendezvous or f"alone:{uuid.uuid4().hex}"
-        with _hubs_lock:
-            self._hub = _hubs.setdefault(address, _Hub())
-        self._hub.join(self)
+        with _jobs_lock:
+            self._job = _jobs.setdefault(address, _LocalJob())
+        self._job.join(self)
 
     @override
     def _meet(self) -> None:
         try:
             super()._meet()
         except PeerLostError:
-            hub = self._hub
-            if hub is None or not {*hub.here, *hub.left}.issuperset(self._member.names):
+            job = self._job
+            if job is None or not {*job.here, *job.left}.issuperset(self._member.names):
                 raise  # or one has come and gone before this thread saw that all were here
 
     @override
     def close(self) -> None:
         self._closed = True
         self._membership.close()
-        if self._hub is not None:
-            self._hub.leave(self)
+        if self._job is not None:
+            self._job.leave(self)
 
     @override
     def send(self, to: str, frames: Frames) -> None:
-        peer = None if self._closed or self._hub is None else self._hub.here.get(to)
+        peer = None if self._closed or self._job is None else self._job.here.get(to)
         if peer is None or peer is self:
             self._check_peer(to)
             raise PeerLostError(to, "has left")
@@ -167,8 +167,8 @@ class LocalTransport(BaseTransport["LocalTransportConfig"]):
     @contextmanager
     def meeting(cls, config: Any, names: Sequence[str]) -> Iterator[Meeting]:
         address = f"local:{uuid.uuid4().hex}"
-        hub = _Hub()
-        with _hubs_lock:
-            _hubs[address] = hub  # held until the launch ends, whenever the members come and go
+        job = _LocalJob()
+        with _jobs_lock:
+            _jobs[address] = job  # held until the launch ends, whenever the members come and go
         yield Meeting(address)
-        del hub
+        del job

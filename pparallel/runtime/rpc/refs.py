@@ -415,15 +415,19 @@ class RemoteRef(Generic[T]):
 
     def rpc_sync(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return their result."""
-        return MethodProxy(self, "call", limit(timeout, self._endpoint.timeout))
+        return self._methods("call", timeout)
 
     def rpc_async(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a future."""
-        return MethodProxy(self, "call_async", limit(timeout, self._endpoint.timeout))
+        return self._methods("call_async", timeout)
 
     def remote(self, timeout: float | None = DEFAULT) -> MethodProxy:
         """Return a proxy whose methods run on the value and return a reference."""
-        return MethodProxy(self, "remote", limit(timeout, self._endpoint.timeout))
+        return self._methods("remote", timeout)
+
+    def _methods(self, how: str, timeout: float | None) -> MethodProxy:
+        default = self._endpoint.timeout
+        return MethodProxy(self, how, default if timeout is DEFAULT else limit(timeout, default))
 
     def _check(self, timeout: float | None) -> float | None:
         """Raise why the owner does not hold the value; return what is left of *timeout* seconds."""

@@ -79,8 +79,8 @@ class PassesTheSendersMemory(LocalTransport):
 
     @override
     def send(self, to: str, frames: Frames) -> None:
-        assert self._hub is not None
-        self._hub.here[to].take(self.name, list(frames))
+        assert self._job is not None
+        self._job.here[to].take(self.name, list(frames))
 
 
 @rejected_by("test_what_arrives_is_the_receivers_own", "test_tensors_are_the_receivers_own")
