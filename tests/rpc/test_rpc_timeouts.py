@@ -16,6 +16,7 @@ from pparallel.errors import CallTimeoutError
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.rpc.group import RpcGroup
+from pparallel.runtime.rpc.peer import Peer
 from pparallel.testing.patience import PATIENCE
 
 
@@ -142,6 +143,42 @@ def test_the_search_for_a_registered_function_counts_in_the_time_out(
     def offer() -> None:
 
         RpcGroup(context.endpoint(), "world", ["m0", "m1"]).register("add", add)
+
+    launch(between(program))
+
+
+@pytest.mark.parametrize("how", ["registered_sync", "registered_async"])
+def test_the_call_of_a_function_that_has_moved_keeps_its_time_out(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    limits: list[float | None] = []
+    call, call_async = Peer.call, Peer.call_async
+
+    def noted(method: Any) -> Any:
+        def noting(peer: Peer, *args: Any) -> Any:
+            limits.extend(each for each in args if type(each) is float)
+            time.sleep(0.01)
+            return method(peer, *args)
+
+        return noting
+
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        group.rpc_sync(1, offer)
+        assert group.registered_sync("add", (1, 2)) == 3  # it is remembered where it is
+        group.rpc_sync(1, withdraw)
+        group.register("add", add)
+        monkeypatch.setattr(Peer, "call", noted(call))
+        monkeypatch.setattr(Peer, "call_async", noted(call_async))
+        found = getattr(group, how)("add", (1, 2), timeout=PATIENCE)
+        assert (found if how == "registered_sync" else found.wait()) == 3
+        assert limits[0] <= PATIENCE  # type: ignore[operator]
+        assert limits[-1] <= limits[0] - 0.01  # type: ignore[operator]
+
+    def offer() -> None:
+        RpcGroup(context.endpoint(), "world", ["m0", "m1"]).register("add", add)
+
+    def withdraw() -> None:
+        RpcGroup(context.endpoint(), "world", ["m0", "m1"]).deregister("add")
 
     launch(between(program))
 
