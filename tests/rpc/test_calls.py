@@ -9,16 +9,15 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
 import pytest
 from exhausted import no_descriptors, no_threads
-from rpc_members import Gates, add, add_late, between, launch, same, wait_at_gate
+from rpc_members import Gates, add, add_late, between, first_of_two, launch, same, wait_at_gate
 
 from pparallel import Runtime
 from pparallel.errors import (
@@ -48,44 +47,18 @@ def note(n: int, waits: bool, _: bytes) -> None:
 def test_calls_of_a_thread_start_in_order(backend: str) -> None:
     """Also behind some that block, among small and large ones, waited for or not."""
 
-    def program(_: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend) as group:
         started.clear()
-        Gates.opened.clear()
         for n in range(300):
             call = group.rpc_sync if n % 7 == 3 else group.rpc_async
             call(1, note, args=(n, n % 49 == 0, bytes(100_000 if n % 11 == 5 else 10)))
         group.rpc_sync(1, int)
         until(lambda: len(started) == 300, "those behind a function that blocks do not start")
         Gates.opened.set()
-
-    launch(between(program), backend=backend)
     assert started == list(range(300))
 
 
 # -- interrupts, time-outs --------------------------------------------------------------------
-
-
-@contextmanager
-def main_thread_calls(backend: str) -> Iterator[RpcGroup]:
-    """Have the calling thread, in which signals are handled, call for a member."""
-    groups: Future[RpcGroup] = Future()
-    is_done = threading.Event()
-
-    def program(rt: Runtime) -> None:
-        group = rt.group()
-        group.barrier(PATIENCE)
-        if rt.rank == 0:
-            groups.set_result(group)
-        is_done.wait()
-
-    options = {"max_in_flight": 100_000}
-    thread = threading.Thread(target=launch, args=(program, 2, backend), kwargs=options)
-    thread.start()
-    try:
-        yield groups.result(PATIENCE)
-    finally:
-        is_done.set()
-        thread.join()
 
 
 def waits(group: RpcGroup) -> list[Callable[[], object]]:
@@ -115,9 +88,8 @@ def test_what_a_signals_handler_raises_leaves_a_wait_and_the_member_goes_on(
 
     main = threading.get_ident()
     before = signal.signal(signal.SIGUSR1, handler)
-    Gates.opened.clear()
     try:
-        with main_thread_calls(backend) as group:
+        with first_of_two(backend, max_in_flight=100_000) as group:
             calls = waits(group)
             for number, wait in enumerate(calls):
                 interrupt = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGUSR1))
@@ -139,8 +111,7 @@ def test_what_a_signals_handler_raises_leaves_a_wait_and_the_member_goes_on(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_wait_for_a_result_ends_in_time_and_may_be_repeated(backend: str) -> None:
-    def program(_: Runtime, group: RpcGroup) -> None:
-        Gates.opened.clear()
+    with first_of_two(backend) as group:
         future = group.rpc_async(1, wait_at_gate, timeout=None)
         for wait in (future.wait, future.result, future.exception):
             began = time.monotonic()
@@ -149,8 +120,6 @@ def test_a_wait_for_a_result_ends_in_time_and_may_be_repeated(backend: str) -> N
             assert 0.2 <= time.monotonic() - began < 5
         Gates.opened.set()
         assert future.wait(PATIENCE)
-
-    launch(between(program), backend=backend)
 
 
 # -- code that changes ------------------------------------------------------------------------
@@ -172,7 +141,7 @@ def test_what_a_function_refers_to_is_seen_as_it_is_when_it_is_called() -> None:
         found += [each.wait() for each in [group.rpc_async(1, function) for _ in range(3)]]
         assert [repr(each) for each in found] == [repr(expected)] * 6
 
-    def program(_: Runtime, group: RpcGroup) -> None:
+    with first_of_two() as group:
         cell: Any = 0
 
         def function(one: Any = 1, *, two: Any = 2) -> Any:
@@ -207,8 +176,6 @@ def test_what_a_function_refers_to_is_seen_as_it_is_when_it_is_called() -> None:
             calls.append(group.rpc_async(1, function, args=(n,)))
         assert [each.wait() for each in calls] == [(n, n % 7) for n in range(200)]
 
-    launch(between(program))
-
 
 def test_what_a_function_changes_is_not_kept_where_it_runs() -> None:
     count, kept = 0, list[int]()
@@ -222,7 +189,7 @@ def test_what_a_function_changes_is_not_kept_where_it_runs() -> None:
         kept.append(1)
         return len(kept)
 
-    def program(rt: Runtime, group: RpcGroup) -> None:
+    with first_of_two() as group:
         functions: list[tuple[Callable[..., Any], Any]] = [
             (counting, 1),
             (filling, 1),
@@ -238,36 +205,23 @@ def test_what_a_function_changes_is_not_kept_where_it_runs() -> None:
         filled = 1
         assert [group.rpc_sync(1, function) for _ in range(3)] == [1] * 3
 
-    launch(between(program))
-
 
 def giving(value: Any) -> Callable[[], Any]:
     return lambda: value
 
 
-def test_a_member_keeps_no_more_functions_of_others_than_so_many() -> None:
+def test_functions_of_the_same_code_are_told_apart_and_no_more_are_kept_than_so_many() -> None:
     def kept() -> int:
         names = [each.__qualname__ for each in gc.get_objects() if isinstance(each, FunctionType)]
         return names.count("giving.<locals>.<lambda>")
 
-    def program(rt: Runtime, group: RpcGroup) -> None:
-        for value in range(1000, 3000):
-            for _ in range(3):
-                assert group.rpc_sync(1, giving(value)) == value
-        gc.collect()
-        assert kept() <= 1100
-
-    launch(between(program))
-
-
-def test_functions_of_the_same_code_with_other_values_are_told_apart() -> None:
-    def program(_: Runtime, group: RpcGroup) -> None:
-        alike = [0, False, 0.0, -0.0, 1, True, 1.0, (1,), (True,), (), *range(2, 600)]
-        for value in alike * 2:
+    with first_of_two() as group:
+        alike = [0, False, 0.0, -0.0, 1, True, 1.0, (1,), (True,), ()]
+        for value in [*alike, *range(1000, 3000), *alike]:
             calls = [group.rpc_async(1, giving(value)) for _ in range(3)]
             assert {repr(each.wait()) for each in calls} == {repr(value)}
-
-    launch(between(program))
+        gc.collect()
+        assert kept() <= 1100
 
 
 OF_MAIN = """
@@ -342,18 +296,6 @@ def test_a_group_within_another_shares_no_service_with_one_of_that_name() -> Non
     launch(between(program))
 
 
-def test_a_group_that_was_destroyed_has_no_service_when_it_is_made_again() -> None:
-    def program(rt: Runtime, _: RpcGroup) -> None:
-        for service, expected in ((abs, 2), (str, "-2")):
-            inner = rt.group("inner", [rt.name])
-            assert not inner.is_registered("service")
-            inner.register("service", service)
-            assert inner.registered_sync("service", args=(-2,)) == expected
-            inner.destroy()
-
-    launch(between(program))
-
-
 # -- the end, forks, what runs out ------------------------------------------------------------
 
 
@@ -402,7 +344,7 @@ def test_a_function_may_close_its_member(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ACROSS)
 def test_without_descriptors_no_call_hangs_and_no_member_is_lost(backend: str) -> None:
-    def program(_: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend) as group:
         lost: list[str] = []
         group.when_lost(lambda name, _: lost.append(name))
         with no_descriptors():
@@ -413,24 +355,19 @@ def test_without_descriptors_no_call_hangs_and_no_member_is_lost(backend: str) -
         assert group.rpc_sync(1, add, (1, 2), timeout=PATIENCE) == 3
         assert not lost, "a member is reported lost that had no descriptor"
 
-    launch(between(program), backend=backend)
-
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_threads_no_call_hangs(backend: str) -> None:
-    def program(_: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend, handler_threads=4) as group:
         with no_threads():
             futures = [group.rpc_async(1, add_late, (n, 1), timeout=PATIENCE) for n in range(6)]
             errors = [each.exception(2 * PATIENCE) for each in futures]
             assert not any(isinstance(each, TimeoutError) for each in errors), "a call hangs"
         futures = [group.rpc_async(1, add_late, (n, 1), timeout=PATIENCE) for n in range(6)]
         assert [each.wait() for each in futures] == [*range(1, 7)]
-        Gates.opened.clear()
         with pytest.raises(CallTimeoutError):
             group.rpc_sync(1, wait_at_gate, timeout=0.1)
         Gates.opened.set()
-
-    launch(between(program), backend=backend, handler_threads=4)
 
 
 # -- clocks that are set ----------------------------------------------------------------------
@@ -443,8 +380,7 @@ def test_time_outs_go_by_no_clock_that_is_set(
 ) -> None:
     now = time.time
 
-    def program(_: Runtime, group: RpcGroup) -> None:
-        Gates.opened.clear()
+    with first_of_two(backend) as group:
         held = group.rpc_async(1, wait_at_gate, timeout=PATIENCE)
         waiting = threading.Timer(0.1, monkeypatch.setattr, (time, "time", lambda: now() + jump))
         waiting.start()
@@ -457,5 +393,3 @@ def test_time_outs_go_by_no_clock_that_is_set(
         Gates.opened.set()
         assert held.wait(PATIENCE)
         in_threads(1, lambda _: group.rpc_sync(1, same, (1,), timeout=PATIENCE))
-
-    launch(between(program), backend=backend)
