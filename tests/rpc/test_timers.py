@@ -61,15 +61,6 @@ def test_what_is_cancelled_is_not_called() -> None:
     assert timers.run_due() == math.inf
 
 
-def test_timers_that_are_set_and_cancelled_wake_the_thread_once() -> None:
-    timers = FakeTimers()
-    for _ in range(10):
-        timers.run_due()  # as the thread does when it is woken
-        timers.call_later(1.0, print).cancel()
-        timers.now += 0.01
-    assert timers._wake.qsize() == 1
-
-
 def test_a_cancelled_timer_keeps_nothing_alive() -> None:
     class Held:
         def call(self) -> None: ...
@@ -149,20 +140,15 @@ def test_nothing_is_called_once_they_are_closed(timers: Timers) -> None:
     assert not called.is_set()
 
 
-def test_timers_without_a_thread_start_one_later(timers: Timers) -> None:
+@pytest.mark.parametrize("starts", [True, False])
+def test_timers_without_a_thread_start_one_later_or_close(timers: Timers, starts: bool) -> None:
     called = threading.Event()
     with no_threads("test-timers"), pytest.raises(ResourceExhaustedError):
         timers.call_later(0, called.set)
     assert not called.is_set()
-    timers.call_later(0, called.set)
-    assert called.wait(PATIENCE)
-
-
-def test_timers_that_never_started_close() -> None:
-    timers = Timers("test-timers")
-    with no_threads("test-timers"), pytest.raises(ResourceExhaustedError):
-        timers.call_later(0, print)
-    timers.close()
+    if starts:
+        timers.call_later(0, called.set)
+        assert called.wait(PATIENCE)
 
 
 def test_waits_of_years_are_cut() -> None:
