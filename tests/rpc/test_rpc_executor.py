@@ -62,15 +62,6 @@ class Threads:
         thread.join()
 
 
-def test_keys_have_threads_of_their_own_up_to_the_limit() -> None:
-    it = Threads(size=2)
-    for key in "abc":
-        it.executor.submit(key, [key])
-    assert len(it.started) == 2
-    it.work()
-    assert it.ran == ["a", "b", "c"]
-
-
 def test_nobody_takes_over_before_the_function_of_a_job_is_called() -> None:
     def read(job: object) -> None:
         it.timers.advance(2 * LONG)
@@ -83,18 +74,6 @@ def test_nobody_takes_over_before_the_function_of_a_job_is_called() -> None:
     it.executor.submit("a", [1, 2, 3])
     it.work()
     assert it.ran == [1, 2, 3]
-
-
-def test_nobody_takes_over_while_all_slots_are_in_use() -> None:
-    it = Threads(size=1)
-
-    def slow() -> None:
-        it.timers.advance(2 * LONG)
-        assert not it.started
-
-    it.executor.submit("a", [slow, 2])
-    it.work()
-    assert it.ran == [slow, 2]
 
 
 def test_a_job_whose_arguments_call_lets_nobody_behind_it_pass() -> None:
@@ -123,17 +102,6 @@ def test_a_direct_call_waits_for_a_slot_until_its_deadline() -> None:
     assert len(it.started) == 1
     it.work()
     assert it.ran == [1]
-    assert it.executor._running == 0
-
-
-def test_a_direct_call_that_waits_for_others_makes_room() -> None:
-    it = Threads(size=1)
-    assert it.executor.enter(None)
-    it.executor.submit("a", [1])
-    with it.executor.blocked():
-        it.within(it.work)
-        assert it.ran == [1]
-    it.executor.leave()
     assert it.executor._running == 0
 
 

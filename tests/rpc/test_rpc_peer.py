@@ -365,6 +365,14 @@ def test_a_result_whose_send_is_interrupted_is_sent_again_or_said_to_be_lost(
     assert item[:3] == (RESULT, 1, FAILED if is_large else OK)
 
 
+def test_where_there_is_no_way_for_an_exchange_a_call_goes_as_a_message() -> None:
+    it = FakePeer()
+    it.transport.reply = lambda _: None
+    assert isinstance(it.peer.call(0, made(b"call"), (), 5.0, Answered), Answered)
+    assert it.ids() == [[2]]
+    assert it.peer.ask("key", None, (), None) is None
+
+
 @pytest.mark.parametrize("use", ["call", "call_async", "ask", "ask_async"])
 def test_the_end_fails_what_waits_and_what_comes(use: str) -> None:
     it = FakePeer()
