@@ -197,8 +197,30 @@ OF_MAIN = """
         return -value
 
 
+    class Step:
+        def by(self, value):
+            return helper(value)
+
+
+    def deep(value):
+        return Step().by(value)
+
+
+    def edits():
+        global helper, Step, deep
+        yield deep, -3
+        helper = lambda value: value + 1000
+        yield deep, 1003
+        Step.by = lambda self, value: value
+        yield deep, 3
+        Step = type("Step", (), {"by": lambda self, value: 7})
+        yield deep, 7
+        deep = eval("lambda value: helper(1)", globals())
+        yield deep, 1001
+
+
     def run(rt):
-        global G, helper
+        global G
         group = rt.group()
         if rt.rank:
             return
@@ -212,14 +234,14 @@ OF_MAIN = """
             assert group.rpc_sync(1, plain, args=(None,)) == (None, times), "its own"
             assert group.rpc_sync(1, lambdas) == (times + 1, times)
         assert G == 99 and not kept
-        helper = lambda value: value + 1000
-        for times in range(3):
-            assert group.rpc_sync(1, set_it, args=(times,)) == times + 1000, "code follows"
+        for function, expected in edits():
+            for to in (1, 2, 1, 2):
+                assert group.rpc_sync(to, function, (3,)) == expected, "code follows"
 
 
     if __name__ == "__main__":
-        config = {"members": 2, "launcher": {"backend": "process"}}
-        assert pparallel.launch(config, run) == [None] * 2
+        config = {"members": 3, "launcher": {"backend": "process"}}
+        assert pparallel.launch(config, run) == [None] * 3
         print("all are right")
 """
 
