@@ -35,18 +35,6 @@ def test_callbacks_come_in_the_order_of_their_times() -> None:
     assert timers.run_due() == 6.0
 
 
-def test_a_callback_may_set_the_next() -> None:
-    timers, calls = FakeTimers(), list[float]()
-
-    def again() -> None:
-        calls.append(timers.now)
-        timers.call_later(1.0, again)
-
-    again()
-    timers.advance(3.5)
-    assert calls == [0.0, 1.0, 2.0, 3.0]
-
-
 def test_what_is_cancelled_is_not_called() -> None:
     timers, calls = FakeTimers(), list[str]()
     first = timers.call_later(1.0, lambda: calls.append("first"))
