@@ -197,6 +197,10 @@ OF_MAIN = """
         return -value
 
 
+    def other(value):
+        return value
+
+
     class Step:
         def by(self, value):
             return helper(value)
@@ -207,16 +211,18 @@ OF_MAIN = """
 
 
     def edits():
-        global helper, Step, deep
+        global helper, other, Step, deep
         yield deep, -3
-        helper = lambda value: value + 1000
+        helper = lambda value: other(value) + 1000
         yield deep, 1003
+        other = lambda value: 0
+        yield deep, 1000
         Step.by = lambda self, value: value
         yield deep, 3
         Step = type("Step", (), {"by": lambda self, value: 7})
         yield deep, 7
         deep = eval("lambda value: helper(1)", globals())
-        yield deep, 1001
+        yield deep, 1000
 
 
     def run(rt):

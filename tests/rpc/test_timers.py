@@ -86,16 +86,6 @@ def test_a_callback_that_raises_is_logged_and_stops_no_other(
     assert "A callback that test-timers called has failed" in caplog.text
 
 
-def test_a_nearer_timer_is_not_held_up_by_a_later_one(timers: Timers) -> None:
-    called = threading.Event()
-    timers.call_later(math.inf, called.set)
-    timers.call_later(100 * PATIENCE, called.set)
-    while timers._wakes_at < PATIENCE:  # until the thread waits for those
-        called.wait(0.001)
-    timers.call_later(0.001, called.set)
-    assert called.wait(PATIENCE)
-
-
 def test_all_timers_share_one_thread_that_starts_with_the_first(timers: Timers) -> None:
     threads = list[str]()
     called = threading.Event()
