@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import math
 import os
@@ -64,13 +63,6 @@ def test_a_future_is_settled_once() -> None:
     settle(future, 2)
     fail(future, ValueError())
     assert future.result() == 1
-
-
-def test_what_it_fails_with_is_raised(future: LeanFuture[int]) -> None:
-    future.set_exception(LookupError("gone"))
-    assert isinstance(future.exception(), LookupError)
-    with pytest.raises(LookupError, match="gone"):
-        future.result()
 
 
 def test_callbacks_run_once_before_and_after(future: LeanFuture[int]) -> None:
@@ -161,28 +153,6 @@ def test_whoever_waits_is_woken_before_callbacks_that_take_long() -> None:
             has_result.set()
 
     assert in_threads(2, act) == [True, True]
-
-
-def test_it_can_be_awaited() -> None:
-    async def awaiting() -> tuple[int, int]:
-        futures: list[LeanFuture[int]] = [LeanFuture(), LeanFuture()]
-        loop = asyncio.get_running_loop()
-        for n, each in enumerate(futures):
-            loop.call_soon(each.set_result, n)
-        return await futures[0], await asyncio.wrap_future(futures[1])
-
-    assert asyncio.run(awaiting()) == (0, 1)
-
-
-def test_an_await_that_is_cancelled_cancels_it() -> None:
-    future: LeanFuture[int] = LeanFuture()
-
-    async def awaiting() -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.wrap_future(future), 0.001)
-
-    asyncio.run(awaiting())
-    assert future.cancelled()
 
 
 def test_what_is_raised_keeps_no_future_alive() -> None:

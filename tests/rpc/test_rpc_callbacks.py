@@ -50,15 +50,6 @@ def test_a_callback_that_exits_is_logged(backend: str, caplog: pytest.LogCapture
         assert group.rpc_sync(1, add, timeout=PATIENCE, args=(1, 2)) == 3
 
 
-def test_a_callback_of_a_future_that_is_done_is_called_at_once() -> None:
-    with first_of_two() as group:
-        future = group.rpc_async(1, add, args=(1, 2))
-        future.result(PATIENCE)
-        threads: list[threading.Thread] = []
-        future.add_done_callback(lambda _: threads.append(threading.current_thread()))
-        assert threads == [threading.current_thread()]
-
-
 def test_a_callback_acts_for_its_member() -> None:
     with first_of_two() as group:
         found: list[str] = []

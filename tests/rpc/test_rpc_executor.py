@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fake_timers import FakeTimers
 
-from pparallel.errors import ClosedError, ResourceExhaustedError
+from pparallel.errors import ClosedError
 from pparallel.runtime.rpc.executor import LONG, Executor
 
 Job = Callable[[], object]
@@ -24,25 +24,17 @@ class Threads:
         self.started: deque[Callable[[], None]] = deque()
         self.ran: list[object] = []
         self.dropped: list[object] = []
-        self.ended: list[Hashable] = []
-        self.limit = 100
         self.executor = Executor(
             size,
             "test",
             self.timers,
             self.run,
             lambda job, error: self.dropped.append((job, type(error))),
-            ended=self.ended.append,
-            start=self.start,
+            start=lambda target, name: self.started.append(target),
             clock=lambda: self.timers.now,
             idle=0.0,
             **options,
         )
-
-    def start(self, target: Callable[[], None], name: str) -> None:
-        if len(self.started) >= self.limit:
-            raise ResourceExhaustedError("a thread", "threads", 11, "end some")
-        self.started.append(target)
 
     def run(self, job: object) -> None:
         self.ran.append(job)
@@ -118,26 +110,6 @@ def test_what_is_over_is_taken_out_of_a_long_queue() -> None:
     it.executor.submit("a", [hold])
     it.work()
     assert len(it.ran) + len(it.dropped) == 1001
-
-
-def test_without_a_thread_jobs_are_dropped_with_why_unless_one_runs() -> None:
-    it = Threads()
-    it.limit = 0
-    it.executor.submit("a", [1, 2])
-    assert it.dropped == [(1, ResourceExhaustedError), (2, ResourceExhaustedError)]
-    it.limit = 1
-
-    def more() -> None:
-        it.limit = 0
-        it.executor.submit("b", [3])
-
-    it.executor.submit("a", [more])
-    it.work()
-    assert it.ran == [more, 3]
-    it.limit = 1
-    it.executor.submit("a", [4])
-    it.work()
-    assert it.ran[-1] == 4
 
 
 def test_a_job_that_raises_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
