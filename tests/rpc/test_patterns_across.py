@@ -85,26 +85,6 @@ def test_what_crosses_is_the_receivers_own() -> None:
     assert launch(3, ownership) == [None] * 3
 
 
-def mixed(rt: Runtime) -> list[int]:
-    end, run = participant(rt)
-    if rt.rank:
-        with end:
-            return [run(1)]
-    own = end.register_slave("a thread of the master's member")
-    answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(own.run_slave(10)))
-    thread.start()
-    answers.append(run(100))
-    thread.join()
-    assert end.register_slave("of a new set").identifier == "of a new set"
-    assert end.nr_slaves == 1
-    return answers
-
-
-def test_threads_and_members_in_one_set() -> None:
-    assert launch(2, mixed) == [[111, 111], [111]]
-
-
 def by_remote_calls(rt: Runtime, slaves: int) -> list[int]:
     """All participants are functions that others call, in a member with one handler thread."""
     group = rt.group()

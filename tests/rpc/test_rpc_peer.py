@@ -26,7 +26,6 @@ from pparallel.runtime.rpc.peer import (
     HELD,
     MANY,
     MOST,
-    OVERHEAD,
     SOON,
     Arrived,
 )
@@ -123,17 +122,6 @@ def test_requests_expire_each_in_its_time_and_a_late_result_is_dropped() -> None
     it.arrive(result(1), result(2), result(3, "value"))
     assert never.item == result(3, "value")
     assert it.peer._used == 0
-
-
-def test_a_call_takes_the_room_of_its_bytes_and_gives_it_back() -> None:
-    it = FakePeer(limit=3000, is_called=lambda: True)
-    it.call(data=bytes(2000), timeout=0.1)
-    with pytest.raises(CallTimeoutError, match="max_in_flight"):
-        it.peer.call_async(Answered(), 0, made(bytes(2000)), (), 0.0)
-    it.arrive(result(1))
-    assert it.peer._used == 0
-    it.call(data=bytes(10**6))  # one alone may exceed the limit
-    assert it.peer._used == 10**6 + OVERHEAD
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
