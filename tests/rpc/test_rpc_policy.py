@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from rpc_members import Gates, add, first_of_two, launch, same, wait_at_gate
+from rpc_members import Gates, add, first_of_two, same, wait_at_gate
 from typing_extensions import override
 
-from pparallel import Runtime
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.runtime.rpc.codec import CALL, CALL_EXCHANGE, FAILED
@@ -59,37 +57,25 @@ def test_a_call_that_was_given_up_does_not_overtake_the_next(backend: str, is_di
 def test_a_direct_call_is_not_run_once_its_thread_has_called_again() -> None:
     """Its caller was interrupted while it waited for a slot, and nothing says so but the next."""
 
-    def program(rt: Runtime) -> None:
-        group = rt.group()
-        ran.clear()
-        Gates.opened.clear()
-        group.barrier(PATIENCE)
-        if rt.rank == 1:
-            endpoint = context.endpoint()
-            codec, peer = endpoint._codec, endpoint._peers[rt.members[0]]
-            held = group.rpc_async(rt.rank, hold)
-            until(lambda: bool(ran), "it does not start")
-            flags, data, _ = codec.call(note, ("given up",), None)
-            item = (CALL, 10**6, 7, 0.0, flags, None, data, 0)
-
-            def exchange(_: int) -> Any:
-                found = endpoint.on_exchange(rt.members[0], [codec.head(item, CALL_EXCHANGE)])
-                assert not isinstance(found, Future)
-                return codec.items(found[0])
-
-            threads: list[Any] = []
-            thread = threading.Thread(target=lambda: threads.append(exchange(0)))
-            thread.start()
-            until(lambda: endpoint.executor._direct == 1, "it does not wait for a slot")
-            peer.note((CALL, 10**6 + 1, 7, 0.0, flags, None, data, 0))
-            Gates.opened.set()
-            held.wait(PATIENCE)
-            thread.join(PATIENCE)
-            assert threads[0][2] == FAILED
-            assert ran == ["held"]
-        group.barrier(PATIENCE)
-
-    launch(program, handler_threads=1)
+    ran.clear()
+    answers: list[Any] = []
+    with first_of_two(handler_threads=1) as group:
+        endpoint = group._endpoint
+        codec, peer = endpoint._codec, endpoint.peer("m1")
+        held = group.rpc_async(0, hold)
+        until(lambda: bool(ran), "it does not start")
+        flags, data, _ = codec.call(note, ("given up",), None)
+        item = (CALL, 10**6, 7, 0.0, flags, None, data, 0)
+        head = codec.head(item, CALL_EXCHANGE)
+        thread = threading.Thread(target=lambda: answers.append(endpoint.on_exchange("m1", [head])))
+        thread.start()
+        until(lambda: endpoint.executor._direct == 1, "it does not wait for a slot")
+        peer.note((CALL, 10**6 + 1, 7, 0.0, flags, None, data, 0))
+        Gates.opened.set()
+        held.wait(PATIENCE)
+        thread.join(PATIENCE)
+        assert codec.items(answers[0][0])[2] == FAILED
+        assert ran == ["held"]
 
 
 # -- locks ------------------------------------------------------------------------------------
