@@ -57,6 +57,15 @@ def test_calls_leave_when_they_are_many_or_large_or_after_a_moment() -> None:
     assert it.ids() == [[3 + MOST]]
 
 
+def test_results_leave_together() -> None:
+    it = FakePeer()
+    for number in range(1, 4):
+        it.peer.post((result(number), ()))
+    assert it.ids() == []
+    it.timers.advance(HELD)
+    assert it.ids() == [[1, 2, 3]]
+
+
 def test_what_the_runtime_asks_leaves_at_once_after_the_calls_before_it() -> None:
     it = FakePeer()
     it.call()
