@@ -19,11 +19,13 @@ class FakeTransport:
 
     def __init__(self) -> None:
         self.sent: list[Frames] = []
-        self.when_sending: Callable[[], object] = lambda: None
+        self.when_sending: Callable[[], object] | None = None  # called once
         self.reply: Callable[[Frames], Frames | None] = lambda frames: frames
 
     def send(self, to: str, frames: Frames) -> None:
-        self.when_sending()
+        act, self.when_sending = self.when_sending, None
+        if act is not None:
+            act()
         self.sent.append(frames)
 
     def exchange(self, to: str, frames: Frames, timeout: float | None) -> Frames | None:
@@ -83,6 +85,13 @@ class FakePeer:
 
     def arrive(self, *items: Item, mark: int = 0, frames: Frames = ()) -> list[Encoded]:
         return self.peer.received([mark, *items], frames)
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    def act() -> None:
+        raise error
+
+    return act
 
 
 def result(number: int, value: object = None) -> Item:

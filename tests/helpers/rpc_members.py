@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 import pparallel
-from pparallel import Runtime
+from pparallel import RpcGroup, Runtime
+from pparallel.runtime.rpc import context
 from pparallel.testing.patience import PATIENCE
 
 
@@ -24,6 +27,33 @@ def launch(
         "transport": {"backend": backend, "timeout": PATIENCE, **transport},
     }
     return pparallel.launch(raw, target)
+
+
+@contextmanager
+def first_of_two(backend: str = "local", **transport: Any) -> Iterator[RpcGroup]:
+    """Have the calling thread act for the first of two members, whose gate opens at the end."""
+    groups: Future[RpcGroup] = Future()
+    is_over = threading.Event()
+
+    def program(rt: Runtime) -> None:
+        group = rt.group()
+        group.barrier(PATIENCE)
+        if rt.rank == 0:
+            groups.set_result(group)
+        is_over.wait()
+        group.barrier(PATIENCE)
+
+    Gates.opened.clear()
+    with ThreadPoolExecutor(1) as threads:
+        members = threads.submit(launch, program, 2, backend, **transport)
+        try:
+            group = groups.result(PATIENCE)
+            with context.acting_for(group._endpoint):
+                yield group
+        finally:
+            is_over.set()
+            Gates.opened.set()
+            members.result()
 
 
 def between(program: Callable[[Runtime, Any], Any]) -> Callable[[Runtime], Any]:

@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
 
 import pytest
+from rpc_members import first_of_two
 
-import pparallel
 from pparallel.errors import CallTimeoutError
 from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.testing.patience import PATIENCE, until
-
-if TYPE_CHECKING:
-    from pparallel.builder import Runtime
 
 WAITING: list[tuple[int, Future[int]]] = []
 CANCELLED: list[str] = []
 THREADS: set[int] = set()
 
 
-def two(work: Callable[[RpcGroup], None], transport: str = "local", **options: Any) -> None:
-    """Do *work* in the first of two members, each of which runs one function at a time."""
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
     for each in (WAITING, CANCELLED, THREADS):
         each.clear()
-
-    def program(rt: Runtime) -> None:
-        group = rt.group()
-        if rt.rank == 0:
-            work(group)
-        group.barrier(PATIENCE)
-
-    chosen = {"backend": transport, "handler_threads": 1, **options}
-    job = {"members": 2, "reducer": {"backend": "local"}, "transport": chosen}
-    pparallel.launch(job, program)
 
 
 def batched(number: int) -> Future[int]:
@@ -88,23 +75,21 @@ class Server:
         return 2 * await slowly(number)
 
 
-TRANSPORTS = ["local", "ipc"]
+each_backend = pytest.mark.parametrize("backend", ["local", "ipc"])
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_callers_that_wait_hold_no_handler_thread(transport: str) -> None:
-    def work(group: RpcGroup) -> None:
+@each_backend
+def test_callers_that_wait_hold_no_handler_thread(backend: str) -> None:
+    with first_of_two(backend, handler_threads=1) as group:
         futures = [group.rpc_async(1, batched, (n,)) for n in range(199)]
         assert group.rpc_sync(1, abs, (-1,)) == 1
         assert group.rpc_sync(1, batched, (199,)) == sum(range(200))
         assert {each.wait(PATIENCE) for each in futures} == {sum(range(200))}
 
-    two(work, transport)
 
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_coroutines_run_on_one_loop(transport: str) -> None:
-    def work(group: RpcGroup) -> None:
+@each_backend
+def test_coroutines_run_on_one_loop(backend: str) -> None:
+    with first_of_two(backend, handler_threads=1) as group:
         futures = [group.rpc_async(1, slowly, (n,)) for n in range(50)]
         assert group.rpc_sync(1, slowly, (7,)) == 8
         assert [each.wait(PATIENCE) for each in futures] == [*range(1, 51)]
@@ -112,14 +97,12 @@ def test_coroutines_run_on_one_loop(transport: str) -> None:
         for call in (group.rpc_sync, lambda *args: group.rpc_async(*args).wait()):
             with pytest.raises(LookupError, match="a coroutine that fails"):
                 call(1, slowly, (-1,))
-        assert group.rpc_sync(1, through, ("member-0", 1)) == 3
+        assert group.rpc_sync(1, through, ("m0", 1)) == 3
         assert group.remote(1, slowly, (1,)).to_here(PATIENCE) == 2
-
-    two(work, transport)
 
 
 def test_methods_of_a_reference_answer_later() -> None:
-    def work(group: RpcGroup) -> None:
+    with first_of_two(handler_threads=1) as group:
         server = group.remote(1, Server)
         waiting = server.rpc_async().wait()
         assert server.rpc_sync().double(3) == 8
@@ -127,22 +110,12 @@ def test_methods_of_a_reference_answer_later() -> None:
         assert waiting.wait(PATIENCE) == "here"
         assert server.rpc_sync().wait() == "here"
 
-    two(work)
 
-
-def test_a_coroutine_is_cancelled_when_its_time_is_over() -> None:
-    def work(group: RpcGroup) -> None:
+def test_a_coroutine_is_cancelled_when_its_time_is_over_or_its_member_closes() -> None:
+    with first_of_two() as group:
         with pytest.raises(CallTimeoutError):
             group.rpc_sync(1, for_ever, ("late",), timeout=0.05)
         until(lambda: CANCELLED == ["late"], "it runs on")
-
-    two(work)
-
-
-def test_the_close_cancels_coroutines() -> None:
-    def work(group: RpcGroup) -> None:
         group.rpc_async(1, for_ever, ("closed",), timeout=None)
         assert group.rpc_sync(1, slowly, (1,)) == 2
-
-    two(work)
-    assert CANCELLED == ["closed"]
+    assert CANCELLED == ["late", "closed"]

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rpc_members import between, launch
+from rpc_members import first_of_two
 
 import pparallel
 from pparallel import Runtime
 from pparallel.compat import torch_multiprocessing
 from pparallel.errors import RemoteError, SerializationError
-from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.runtime.rpc.refs import RemoteRef
 from pparallel.testing.patience import PATIENCE
 from pparallel_process import ProcessLauncherConfig
@@ -65,7 +64,7 @@ class Holder:
 
 @each_backend
 def test_a_method_of_a_remote_value_is_a_callback(backend: str) -> None:
-    def program(rt: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend) as group:
         ref: RemoteRef[Log] = group.remote(0, Log)
         assert group.rpc_sync(1, call_back, args=(ref.rpc_sync(PATIENCE).add,)) == 2
         assert group.rpc_sync(1, call_back_later, args=(ref.rpc_async(PATIENCE).add,)) == 3
@@ -74,12 +73,11 @@ def test_a_method_of_a_remote_value_is_a_callback(backend: str) -> None:
         assert group.rpc_sync(1, ref.rpc_sync(PATIENCE).add, args=("as the function",)) == 6
         assert ref.local_value().lines[:3] == ["from there", "from there", "later"]
 
-    launch(between(program), backend=backend)
-
 
 @each_backend
 def test_a_function_that_raises_stop_iteration_ends_its_call(backend: str) -> None:
-    def program(rt: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend) as group:
+
         async def awaiting() -> None:
             await asyncio.wrap_future(group.rpc_async(1, raise_stop_iteration))
 
@@ -95,8 +93,6 @@ def test_a_function_that_raises_stop_iteration_ends_its_call(backend: str) -> No
                 end()
             assert isinstance(caught.value.__cause__, (StopIteration, RemoteError))
 
-    launch(between(program), backend=backend)
-
 
 @each_backend
 def test_a_refusal_begins_with_the_callers_name_of_the_object(backend: str) -> None:
@@ -111,8 +107,7 @@ def test_a_refusal_begins_with_the_callers_name_of_the_object(backend: str) -> N
         ((print,), {"x": [lock]}, "kwargs['x'][0] (threading.Lock) cannot"),
         ((print, numbers()), {}, "args[0] (generator) cannot"),
     ]
-
-    def program(rt: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend) as group:
         for call in (group.rpc_sync, group.rpc_async, group.remote):
             for (function, *args), kwargs, message in refused:
                 with pytest.raises(SerializationError) as caught:
@@ -125,12 +120,10 @@ def test_a_refusal_begins_with_the_callers_name_of_the_object(backend: str) -> N
             assert str(caught.value).startswith("test_a_refusal")
             assert "register it where it is to run" in str(caught.value)
 
-    launch(between(program), backend=backend)
-
 
 @each_backend
 def test_a_generator_is_no_result(backend: str) -> None:
-    def program(rt: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend) as group:
         calls: list[Callable[[], object]] = [
             lambda: group.rpc_sync(1, numbers),
             lambda: group.rpc_async(1, numbers).result(PATIENCE),
@@ -142,40 +135,34 @@ def test_a_generator_is_no_result(backend: str) -> None:
             assert str(caught.value).startswith("result (generator) cannot be serialised: ")
             assert "return a list, or use a pool's imap" in str(caught.value)
 
-    launch(between(program), backend=backend)
-
 
 def target(rt: Runtime, *args: object, **kwargs: object) -> None:
     """Run nowhere."""
 
 
-@pytest.mark.parametrize("place", ["args", "kwargs"])
-def test_a_launch_refuses_an_argument_by_its_name(place: str) -> None:
+def launch(*args: object, **kwargs: object) -> None:
     config = {"members": 2, "launcher": {"backend": "process"}, "transport": {"backend": "ipc"}}
-    args: list[object] = []
-    kwargs: dict[str, object] = {}
-    for bad, kind in (
-        (threading.Lock(), "threading.Lock"),
-        (threading.Event(), "threading.Event"),
-        (numbers(), "generator"),
-    ):
-        if place == "args":
-            args, path = [1, bad], "args[1]"
-        else:
-            kwargs, path = {"x": bad}, "kwargs['x']"
-        with pytest.raises(SerializationError) as caught:
-            pparallel.launch(config, target, args, kwargs)
-        assert str(caught.value).startswith(f"{path} ({kind}) cannot be serialised: ")
+    pparallel.launch(config, target, list(args), kwargs)
 
 
-def test_a_launcher_refuses_an_argument_by_its_name() -> None:
+def spawn(*args: object) -> None:
     with pparallel.build(ProcessLauncherConfig()) as launcher:
-        with pytest.raises(SerializationError) as caught:
-            launcher.spawn(target, (threading.Lock(),), nprocs=1)
-        assert str(caught.value).startswith("args[0] (threading.Lock) cannot")
+        launcher.spawn(target, args, nprocs=1)
 
 
-def test_spawn_of_torch_multiprocessing_refuses_an_argument_by_its_name() -> None:
+@pytest.mark.parametrize(
+    ("start", "refused"),
+    [
+        (lambda: launch(1, threading.Lock()), "args[1] (threading.Lock)"),
+        (lambda: launch(1, threading.Event()), "args[1] (threading.Event)"),
+        (lambda: launch(x=numbers()), "kwargs['x'] (generator)"),
+        (lambda: spawn(threading.Lock()), "args[0] (threading.Lock)"),
+        (lambda: torch_multiprocessing.spawn(target, (1, numbers())), "args[1] (generator)"),
+    ],
+)
+def test_what_starts_processes_refuses_an_argument_by_its_name(
+    start: Callable[[], object], refused: str
+) -> None:
     with pytest.raises(SerializationError) as caught:
-        torch_multiprocessing.spawn(target, (1, numbers()))
-    assert str(caught.value).startswith("args[1] (generator) cannot be serialised: ")
+        start()
+    assert str(caught.value).startswith(f"{refused} cannot be serialised: ")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any
 
 import pytest
 from exhausted import no_descriptors, no_threads
-from rpc_members import Gates, add, add_late, between, launch, same, wait_at_gate
+from rpc_members import Gates, add, add_late, between, first_of_two, launch, same, wait_at_gate
 
 from pparallel import Runtime
 from pparallel.errors import (
@@ -48,44 +46,18 @@ def note(n: int, waits: bool, _: bytes) -> None:
 def test_calls_of_a_thread_start_in_order(backend: str) -> None:
     """Also behind some that block, among small and large ones, waited for or not."""
 
-    def program(_: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend) as group:
         started.clear()
-        Gates.opened.clear()
         for n in range(300):
             call = group.rpc_sync if n % 7 == 3 else group.rpc_async
             call(1, note, args=(n, n % 49 == 0, bytes(100_000 if n % 11 == 5 else 10)))
         group.rpc_sync(1, int)
         until(lambda: len(started) == 300, "those behind a function that blocks do not start")
         Gates.opened.set()
-
-    launch(between(program), backend=backend)
     assert started == list(range(300))
 
 
 # -- interrupts, time-outs --------------------------------------------------------------------
-
-
-@contextmanager
-def main_thread_calls(backend: str) -> Iterator[RpcGroup]:
-    """Have the calling thread, in which signals are handled, call for a member."""
-    groups: Future[RpcGroup] = Future()
-    is_done = threading.Event()
-
-    def program(rt: Runtime) -> None:
-        group = rt.group()
-        group.barrier(PATIENCE)
-        if rt.rank == 0:
-            groups.set_result(group)
-        is_done.wait()
-
-    options = {"max_in_flight": 100_000}
-    thread = threading.Thread(target=launch, args=(program, 2, backend), kwargs=options)
-    thread.start()
-    try:
-        yield groups.result(PATIENCE)
-    finally:
-        is_done.set()
-        thread.join()
 
 
 def waits(group: RpcGroup) -> list[Callable[[], object]]:
@@ -115,9 +87,8 @@ def test_what_a_signals_handler_raises_leaves_a_wait_and_the_member_goes_on(
 
     main = threading.get_ident()
     before = signal.signal(signal.SIGUSR1, handler)
-    Gates.opened.clear()
     try:
-        with main_thread_calls(backend) as group:
+        with first_of_two(backend, max_in_flight=100_000) as group:
             calls = waits(group)
             for number, wait in enumerate(calls):
                 interrupt = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGUSR1))
@@ -139,8 +110,7 @@ def test_what_a_signals_handler_raises_leaves_a_wait_and_the_member_goes_on(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_wait_for_a_result_ends_in_time_and_may_be_repeated(backend: str) -> None:
-    def program(_: Runtime, group: RpcGroup) -> None:
-        Gates.opened.clear()
+    with first_of_two(backend) as group:
         future = group.rpc_async(1, wait_at_gate, timeout=None)
         for wait in (future.wait, future.result, future.exception):
             began = time.monotonic()
@@ -149,8 +119,6 @@ def test_a_wait_for_a_result_ends_in_time_and_may_be_repeated(backend: str) -> N
             assert 0.2 <= time.monotonic() - began < 5
         Gates.opened.set()
         assert future.wait(PATIENCE)
-
-    launch(between(program), backend=backend)
 
 
 # -- code that changes ------------------------------------------------------------------------
@@ -164,50 +132,24 @@ def of_elsewhere(source: str, **namespace: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def test_what_a_function_refers_to_is_seen_as_it_is_when_it_is_called() -> None:
-    """However often the function was sent before, and whether the calls leave together."""
-    values: list[Any] = [1, 2, True, 1.0, "1", None, (1,), [1], 2]
+    """Whether the calls leave together, and however much alike the values are."""
+    cell: Any = None
 
-    def in_both_ways(group: RpcGroup, function: Callable[..., Any], expected: Any) -> None:
-        found = [group.rpc_sync(1, function) for _ in range(3)]
-        found += [each.wait() for each in [group.rpc_async(1, function) for _ in range(3)]]
-        assert [repr(each) for each in found] == [repr(expected)] * 6
+    def function(default: Any = None) -> Any:
+        return cell, default
 
-    def program(_: Runtime, group: RpcGroup) -> None:
-        cell: Any = 0
-
-        def function(one: Any = 1, *, two: Any = 2) -> Any:
-            return cell, one, two
-
-        for cell in values:
-            in_both_ways(group, function, (cell, 1, 2))
-        for value in values:
-            function.__defaults__ = (value,)
-            assert function.__kwdefaults__ is not None
-            function.__kwdefaults__["two"] = value
-            in_both_ways(group, function, (cell, value, value))
-        function.__code__ = (lambda one, *, two: (cell, "new")).__code__
-        in_both_ways(group, function, (cell, "new"))
-
-        function, namespace = of_elsewhere("f = lambda: (lambda: (G, helper(1.5)))()", G=0)
-        for value in values:
-            namespace["G"] = value
+    other, namespace = of_elsewhere("f = lambda: (lambda: (G, helper(1.5)))()")
+    with first_of_two() as group:
+        for cell in (1, True, 1.0, "1", None, 0.0, -0.0, (1,), [1], 1):
             for helper in (round, abs, lambda x: -x):
-                namespace["helper"] = helper
-                in_both_ways(group, function, (value, helper(1.5)))
-        namespace["float"] = str  # in place of a builtin
-        function = eval("lambda: float(1)", namespace)
-        in_both_ways(group, function, "1")
-        del namespace["float"]
-        in_both_ways(group, function, 1.0)
-
-        function, namespace = of_elsewhere("f = lambda x: (x, G)", G=0)
-        calls = []
-        for n in range(200):
-            namespace["G"] = n % 7
-            calls.append(group.rpc_async(1, function, args=(n,)))
-        assert [each.wait() for each in calls] == [(n, n % 7) for n in range(200)]
-
-    launch(between(program))
+                function.__defaults__ = (cell,)
+                namespace.update(G=cell, helper=helper)
+                found = [group.rpc_async(1, each) for each in (function, other) * 2]
+                expected = [repr((cell, cell)), repr((cell, helper(1.5)))]
+                assert [repr(each.wait()) for each in found] == expected * 2
+                assert [repr(group.rpc_sync(1, each)) for each in (function, other)] == expected
+        function.__code__ = (lambda default: (cell, "new")).__code__
+        assert group.rpc_sync(1, function) == (1, "new")
 
 
 def test_what_a_function_changes_is_not_kept_where_it_runs() -> None:
@@ -216,58 +158,22 @@ def test_what_a_function_changes_is_not_kept_where_it_runs() -> None:
     def counting() -> int:
         nonlocal count
         count += 1
-        return count
-
-    def filling() -> int:
         kept.append(1)
-        return len(kept)
+        return count + len(kept)
 
-    def program(rt: Runtime, group: RpcGroup) -> None:
-        functions: list[tuple[Callable[..., Any], Any]] = [
-            (counting, 1),
-            (filling, 1),
-            (lambda found=kept: [found.append(1), len(found)][1], 1),
-            (of_elsewhere("def f():\n global G\n G += 1\n return G", G=1)[0], 2),
+    with first_of_two() as group:
+        functions: list[Callable[..., Any]] = [
+            counting,
+            lambda found=kept: [found.append(1), len(found) + 1][1],
+            of_elsewhere("def f():\n global G\n G += 1\n return G", G=1)[0],
         ]
-        for function, expected in functions:
-            assert [group.rpc_sync(1, function) for _ in range(4)] == [expected] * 4
+        for function in functions:
+            assert [group.rpc_sync(1, function) for _ in range(4)] == [2] * 4
         function = lambda: filled  # noqa: E731
-        for _ in range(3):
-            with pytest.raises(NameError):
-                group.rpc_sync(1, function)
+        with pytest.raises(NameError):
+            group.rpc_sync(1, function)
         filled = 1
-        assert [group.rpc_sync(1, function) for _ in range(3)] == [1] * 3
-
-    launch(between(program))
-
-
-def giving(value: Any) -> Callable[[], Any]:
-    return lambda: value
-
-
-def test_a_member_keeps_no_more_functions_of_others_than_so_many() -> None:
-    def kept() -> int:
-        names = [each.__qualname__ for each in gc.get_objects() if isinstance(each, FunctionType)]
-        return names.count("giving.<locals>.<lambda>")
-
-    def program(rt: Runtime, group: RpcGroup) -> None:
-        for value in range(1000, 3000):
-            for _ in range(3):
-                assert group.rpc_sync(1, giving(value)) == value
-        gc.collect()
-        assert kept() <= 1100
-
-    launch(between(program))
-
-
-def test_functions_of_the_same_code_with_other_values_are_told_apart() -> None:
-    def program(_: Runtime, group: RpcGroup) -> None:
-        alike = [0, False, 0.0, -0.0, 1, True, 1.0, (1,), (True,), (), *range(2, 600)]
-        for value in alike * 2:
-            calls = [group.rpc_async(1, giving(value)) for _ in range(3)]
-            assert {repr(each.wait()) for each in calls} == {repr(value)}
-
-    launch(between(program))
+        assert group.rpc_sync(1, function) == 1
 
 
 OF_MAIN = """
@@ -291,8 +197,36 @@ OF_MAIN = """
         return -value
 
 
+    def other(value):
+        return value
+
+
+    class Step:
+        def by(self, value):
+            return helper(value)
+
+
+    def deep(value):
+        return Step().by(value)
+
+
+    def edits():
+        global helper, other, Step, deep
+        yield deep, -3
+        helper = lambda value: other(value) + 1000
+        yield deep, 1003
+        other = lambda value: 0
+        yield deep, 1000
+        Step.by = lambda self, value: value
+        yield deep, 3
+        Step = type("Step", (), {"by": lambda self, value: 7})
+        yield deep, 7
+        deep = eval("lambda value: helper(1)", globals())
+        yield deep, 1000
+
+
     def run(rt):
-        global G, helper
+        global G
         group = rt.group()
         if rt.rank:
             return
@@ -306,14 +240,14 @@ OF_MAIN = """
             assert group.rpc_sync(1, plain, args=(None,)) == (None, times), "its own"
             assert group.rpc_sync(1, lambdas) == (times + 1, times)
         assert G == 99 and not kept
-        helper = lambda value: value + 1000
-        for times in range(3):
-            assert group.rpc_sync(1, set_it, args=(times,)) == times + 1000, "code follows"
+        for function, expected in edits():
+            for to in (1, 2, 1, 2):
+                assert group.rpc_sync(to, function, (3,)) == expected, "code follows"
 
 
     if __name__ == "__main__":
-        config = {"members": 2, "launcher": {"backend": "process"}}
-        assert pparallel.launch(config, run) == [None] * 2
+        config = {"members": 3, "launcher": {"backend": "process"}}
+        assert pparallel.launch(config, run) == [None] * 3
         print("all are right")
 """
 
@@ -338,18 +272,6 @@ def test_a_group_within_another_shares_no_service_with_one_of_that_name() -> Non
         second.serve("c", lambda _: Reply("second"))
         assert first.ask(rt.name, "b/c").body == "first"
         assert second.ask(rt.name, "c").body == "second"
-
-    launch(between(program))
-
-
-def test_a_group_that_was_destroyed_has_no_service_when_it_is_made_again() -> None:
-    def program(rt: Runtime, _: RpcGroup) -> None:
-        for service, expected in ((abs, 2), (str, "-2")):
-            inner = rt.group("inner", [rt.name])
-            assert not inner.is_registered("service")
-            inner.register("service", service)
-            assert inner.registered_sync("service", args=(-2,)) == expected
-            inner.destroy()
 
     launch(between(program))
 
@@ -402,7 +324,7 @@ def test_a_function_may_close_its_member(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ACROSS)
 def test_without_descriptors_no_call_hangs_and_no_member_is_lost(backend: str) -> None:
-    def program(_: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend) as group:
         lost: list[str] = []
         group.when_lost(lambda name, _: lost.append(name))
         with no_descriptors():
@@ -413,24 +335,19 @@ def test_without_descriptors_no_call_hangs_and_no_member_is_lost(backend: str) -
         assert group.rpc_sync(1, add, (1, 2), timeout=PATIENCE) == 3
         assert not lost, "a member is reported lost that had no descriptor"
 
-    launch(between(program), backend=backend)
-
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_threads_no_call_hangs(backend: str) -> None:
-    def program(_: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend, handler_threads=4) as group:
         with no_threads():
             futures = [group.rpc_async(1, add_late, (n, 1), timeout=PATIENCE) for n in range(6)]
             errors = [each.exception(2 * PATIENCE) for each in futures]
             assert not any(isinstance(each, TimeoutError) for each in errors), "a call hangs"
         futures = [group.rpc_async(1, add_late, (n, 1), timeout=PATIENCE) for n in range(6)]
         assert [each.wait() for each in futures] == [*range(1, 7)]
-        Gates.opened.clear()
         with pytest.raises(CallTimeoutError):
             group.rpc_sync(1, wait_at_gate, timeout=0.1)
         Gates.opened.set()
-
-    launch(between(program), backend=backend, handler_threads=4)
 
 
 # -- clocks that are set ----------------------------------------------------------------------
@@ -443,8 +360,7 @@ def test_time_outs_go_by_no_clock_that_is_set(
 ) -> None:
     now = time.time
 
-    def program(_: Runtime, group: RpcGroup) -> None:
-        Gates.opened.clear()
+    with first_of_two(backend) as group:
         held = group.rpc_async(1, wait_at_gate, timeout=PATIENCE)
         waiting = threading.Timer(0.1, monkeypatch.setattr, (time, "time", lambda: now() + jump))
         waiting.start()
@@ -457,5 +373,3 @@ def test_time_outs_go_by_no_clock_that_is_set(
         Gates.opened.set()
         assert held.wait(PATIENCE)
         in_threads(1, lambda _: group.rpc_sync(1, same, (1,), timeout=PATIENCE))
-
-    launch(between(program), backend=backend)

@@ -5,54 +5,35 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING
 
 import pytest
 from rpc_fakes import FakePeer, call, result
+from rpc_members import Gates, first_of_two
 
 import pparallel
 from pparallel.runtime.future import LeanFuture
 from pparallel.runtime.rpc import Reply, RpcGroup, context
 from pparallel.runtime.rpc.codec import ACK, CANCEL, IDEMPOTENT
-from pparallel.runtime.rpc.peer import HELD, SOON
+from pparallel.runtime.rpc.peer import SOON
 from pparallel.testing.patience import PATIENCE, until
 
-if TYPE_CHECKING:
-    from pparallel.builder import Runtime
-
-GATE = threading.Event()
 STARTED: list[str] = []
 ENDED: list[str] = []
 OWN: list[Future[str]] = []
 
 
-def two(work: Callable[[RpcGroup], None], transport: str) -> None:
-    """Do *work* in the first of two members, each of which runs one function at a time."""
-    GATE.clear()
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
     for each in (STARTED, ENDED, OWN):
         each.clear()
-
-    def program(rt: Runtime) -> None:
-        group = rt.group()
-        group.serve("what was sent before", lambda request: Reply())
-        group.barrier(PATIENCE)
-        if rt.rank == 0:
-            try:
-                work(group)
-            finally:
-                GATE.set()
-        group.barrier(PATIENCE)
-
-    chosen = {"backend": transport, "handler_threads": 1}
-    job = {"members": 2, "reducer": {"backend": "local"}, "transport": chosen}
-    pparallel.launch(job, program)
 
 
 def wait_at_gate(name: str) -> None:
     STARTED.append(name)
-    GATE.wait(PATIENCE)
+    Gates.opened.wait(PATIENCE)
     ENDED.append(name)
 
 
@@ -64,9 +45,13 @@ async def for_ever(name: str) -> None:
         ENDED.append(name)
 
 
-def by_another(to: int, name: str) -> Future[None]:
+def group_here() -> RpcGroup:
     endpoint = context.endpoint()
-    return RpcGroup(endpoint, "world", endpoint.member.names).rpc_async(to, for_ever, (name,))
+    return RpcGroup(endpoint, "world", endpoint.member.names)
+
+
+def by_another(to: int, name: str) -> Future[None]:
+    return group_here().rpc_async(to, for_ever, (name,))
 
 
 def by_own_future() -> Future[str]:
@@ -74,13 +59,28 @@ def by_own_future() -> Future[str]:
     return OWN[-1]
 
 
-each_transport = pytest.mark.parametrize("transport", ["local", "ipc"])
+def register_for_ever() -> None:
+    group_here().register("for ever", for_ever)
 
 
-@each_transport
-def test_a_coroutine_is_cancelled_with_its_call(transport: str) -> None:
-    def work(group: RpcGroup) -> None:
-        future = group.rpc_async(1, for_ever, ("coroutine",), timeout=None)
+def serve_a_word() -> None:
+    group_here().serve("what was sent before", lambda request: Reply())
+
+
+each_backend = pytest.mark.parametrize("backend", ["local", "ipc"])
+
+
+@each_backend
+@pytest.mark.parametrize("is_registered", [False, True])
+def test_a_coroutine_is_cancelled_with_its_call(backend: str, is_registered: bool) -> None:
+    with first_of_two(backend, handler_threads=1) as group:
+        if is_registered:
+            group.rpc_sync(1, register_for_ever)
+            future = group.registered_async("for ever", ("coroutine",), timeout=None)
+        else:
+            future = group.rpc_async(1, for_ever, ("coroutine",), timeout=None)
+        called = threading.Event()
+        later = future.then(lambda done: called.set())
         until(lambda: STARTED == ["coroutine"], "it does not start")
         assert future.cancel()
         assert future.cancelled()
@@ -89,6 +89,11 @@ def test_a_coroutine_is_cancelled_with_its_call(transport: str) -> None:
         for ask in (future.result, future.exception, future.wait, future.get, future.value):
             with pytest.raises(CancelledError):
                 ask()
+        assert concurrent.futures.wait([future], PATIENCE).done == {future}
+        with pytest.raises(CancelledError):
+            pparallel.wait_all([future])
+        later.wait(PATIENCE)
+        assert called.is_set()
         until(lambda: ENDED == ["coroutine"], "it runs on")
         assert future.cancel()
         done = group.rpc_async(1, abs, (-1,))
@@ -96,64 +101,45 @@ def test_a_coroutine_is_cancelled_with_its_call(transport: str) -> None:
         assert not done.cancel()
         assert done.result() == 1
 
-    two(work, transport)
 
-
-@each_transport
-def test_a_call_that_has_not_started_is_not_run(transport: str) -> None:
-    def work(group: RpcGroup) -> None:
+@each_backend
+def test_a_plain_function_that_runs_goes_on_and_one_that_has_not_started_is_not_run(
+    backend: str,
+) -> None:
+    with first_of_two(backend, handler_threads=1) as group:
+        group.rpc_sync(1, serve_a_word)
         running = group.rpc_async(1, wait_at_gate, ("running",))
         until(lambda: STARTED == ["running"], "it does not start")
         futures = [group.rpc_async(1, wait_at_gate, (f"waits {n}",)) for n in range(100)]
         last = group.rpc_async(1, wait_at_gate, ("last",))
-        assert all(each.cancel() for each in futures)
-        group.ask_async("member-1", "what was sent before").result(PATIENCE)
-        GATE.set()
+        assert all(each.cancel() for each in (*reversed(futures), running))  # some are held yet
+        group.ask_async("m1", "what was sent before").result(PATIENCE)
+        Gates.opened.set()
         last.wait(PATIENCE)
-        running.wait(PATIENCE)
         assert STARTED == ENDED == ["running", "last"]
 
-    two(work, transport)
 
-
-@each_transport
-def test_a_plain_function_that_runs_goes_on(transport: str) -> None:
-    def work(group: RpcGroup) -> None:
-        future = group.rpc_async(1, wait_at_gate, ("running",))
-        until(lambda: STARTED == ["running"], "it does not start")
-        assert future.cancel()
-        GATE.set()
-        assert group.rpc_sync(1, abs, (-1,)) == 1
-        assert ENDED == ["running"]
-
-    two(work, transport)
-
-
-@each_transport
-def test_a_call_whose_result_is_waited_for_is_cancelled_with_the_call(transport: str) -> None:
-    def work(group: RpcGroup) -> None:
+@each_backend
+def test_a_call_whose_result_is_waited_for_is_cancelled_with_the_call(backend: str) -> None:
+    with first_of_two(backend, handler_threads=1) as group:
         future = group.rpc_async(1, by_another, (0, "further on"), timeout=None)
         until(lambda: STARTED == ["further on"], "it does not start")
         assert future.cancel()
         until(lambda: ENDED == ["further on"], "it runs on")
 
-    two(work, transport)
 
-
-@each_transport
-def test_a_future_that_the_function_ends_itself_is_left_alone(transport: str) -> None:
-    def work(group: RpcGroup) -> None:
+@each_backend
+def test_a_future_that_the_function_ends_itself_is_left_alone(backend: str) -> None:
+    with first_of_two(backend, handler_threads=1) as group:
         future = group.rpc_async(1, by_own_future, timeout=None)
         until(lambda: len(OWN) == 1, "it does not start")
         assert future.cancel()
         assert group.rpc_sync(1, abs, (-1,)) == 1
         OWN[0].set_result("others may wait for it")
 
-    two(work, transport)
 
-
-@each_transport
-def test_what_awaits_a_call_cancels_it(transport: str) -> None:
+@each_backend
+def test_what_awaits_a_call_cancels_it(backend: str) -> None:
     async def give_up(future: Future[None]) -> None:
         task = asyncio.ensure_future(asyncio.wrap_future(future))
         while STARTED != ["awaited"]:
@@ -162,47 +148,11 @@ def test_what_awaits_a_call_cancels_it(transport: str) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    def work(group: RpcGroup) -> None:
+    with first_of_two(backend, handler_threads=1) as group:
         future = group.rpc_async(1, for_ever, ("awaited",), timeout=None)
         asyncio.run(give_up(future))
         assert future.cancelled()
         until(lambda: ENDED == ["awaited"], "it runs on")
-
-    two(work, transport)
-
-
-def test_those_who_wait_for_several_calls_see_the_cancelled_one() -> None:
-    def work(group: RpcGroup) -> None:
-        future = group.rpc_async(1, for_ever, ("one",), timeout=None)
-        called = threading.Event()
-        later = future.then(lambda done: called.set())
-        assert future.cancel()
-        assert concurrent.futures.wait([future], PATIENCE).done == {future}
-        assert [*concurrent.futures.as_completed([future], PATIENCE)] == [future]
-        later.wait(PATIENCE)
-        assert called.is_set()
-        with pytest.raises(CancelledError):
-            pparallel.wait_all([future])
-
-    two(work, "local")
-
-
-def test_a_registered_function_is_cancelled() -> None:
-    def program(rt: Runtime) -> None:
-        group = rt.group()
-        if rt.rank == 1:
-            group.register("for ever", for_ever)
-        group.barrier(PATIENCE)
-        if rt.rank == 0:
-            future = group.registered_async("for ever", ("registered",), timeout=None)
-            until(lambda: STARTED == ["registered"], "it does not start")
-            assert future.cancel()
-            until(lambda: ENDED == ["registered"], "it runs on")
-        group.barrier(PATIENCE)
-
-    STARTED.clear()
-    ENDED.clear()
-    pparallel.launch({"members": 2, "reducer": {"backend": "local"}}, program)
 
 
 # -- a peer alone -----------------------------------------------------------------------------
@@ -221,20 +171,6 @@ def test_a_cancelled_call_keeps_its_room_until_it_is_answered_and_the_next_the_o
     assert it.peer._used == 0
     it.peer.cancel(1)
     it.peer.cancel(2)
-    assert it.messages() == []
-
-
-def test_a_call_that_has_not_left_leaves_with_the_word_that_it_is_cancelled() -> None:
-    it, called = FakePeer(), FakePeer()
-    it.call()
-    it.call()
-    assert it.ids() == [[1]]
-    it.peer.cancel(2)
-    [items] = it.messages()
-    assert [item[1] for item in items] == [2, 2]
-    [(item, _)] = called.arrive(*items)
-    assert item[1] in called.peer.cancelled, "it is run"
-    it.timers.advance(HELD)
     assert it.messages() == []
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import math
 import os
 import threading
-import tracemalloc
 import weakref
+from collections.abc import Callable
 from concurrent.futures import (
-    ALL_COMPLETED,
+    FIRST_COMPLETED,
     FIRST_EXCEPTION,
     CancelledError,
     Future,
     InvalidStateError,
-    as_completed,
     wait,
 )
 from contextlib import nullcontext
@@ -29,66 +27,57 @@ from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 
 
+@pytest.fixture(params=[False, True], ids=["no wait", "a wait"])
+def future(request: pytest.FixtureRequest) -> LeanFuture[int]:
+    """Return one for which nobody has waited, or somebody has, for which it has a lock."""
+    made: LeanFuture[int] = LeanFuture()
+    if request.param:
+        assert not wait([made], 0).done
+    return made
+
+
 def test_it_has_the_attributes_of_a_future() -> None:
     lean: LeanFuture[None] = LeanFuture()
     assert all(hasattr(lean, each) for each in vars(Future()))
     assert lean._condition is lean._condition  # made once
 
 
-def test_it_costs_little_while_nobody_waits() -> None:
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        futures: list[LeanFuture[int]] = [LeanFuture() for _ in range(1000)]
-        for each in futures:
-            settle(each, 1)
-            assert each.result() == 1
-            assert each.done()
-            assert each._own is None
-        assert (tracemalloc.get_traced_memory()[0] - before) / len(futures) < 150
-    finally:
-        tracemalloc.stop()
+def test_it_completes_once_whether_somebody_waits_or_not(future: LeanFuture[int]) -> None:
+    future.set_result(3)
+    settle(future, 4)
+    fail(future, LookupError())
+    assert not future.cancel()
+    with pytest.raises(InvalidStateError):
+        future.set_result(4)
+    with pytest.raises(InvalidStateError):
+        future.set_exception(LookupError())
+    assert future.done()
+    assert not future.cancelled()
+    assert future.result() == 3
+    assert future.exception() is None
 
 
-def test_it_completes_once_whether_somebody_waits_or_not() -> None:
-    for somebody_waits in (False, True):
-        future: LeanFuture[int] = LeanFuture()
-        if somebody_waits:
-            assert not wait([future], 0).done
-        future.set_result(3)
-        assert future.done()
-        assert future.result() == 3
-        assert future.exception() is None
-        with pytest.raises(InvalidStateError):
-            future.set_result(4)
-        with pytest.raises(InvalidStateError):
-            future.set_exception(LookupError())
+def test_a_future_is_settled_once() -> None:
+    future: Future[int] = Future()
+    settle(future, 1)
+    settle(future, 2)
+    fail(future, ValueError())
+    assert future.result() == 1
 
 
-def test_what_it_fails_with_is_raised() -> None:
-    future: LeanFuture[int] = LeanFuture()
-    future.set_exception(LookupError("gone"))
-    assert isinstance(future.exception(), LookupError)
-    with pytest.raises(LookupError, match="gone"):
-        future.result()
-
-
-def test_callbacks_run_once_before_and_after() -> None:
-    future: LeanFuture[int] = LeanFuture()
-    seen: list[Any] = []
-    future.add_done_callback(lambda done: seen.append(("before", done.result())))
+def test_callbacks_run_once_before_and_after(future: LeanFuture[int]) -> None:
+    seen: list[str] = []
+    future.add_done_callback(lambda _: seen.append("before"))
+    assert not wait([future], 0).done
+    future.add_done_callback(lambda _: seen.append("behind a wait"))
     future.set_result(1)
-    future.add_done_callback(lambda done: seen.append(("after", done.result())))
-    assert seen == [("before", 1), ("after", 1)]
+    future.add_done_callback(lambda _: seen.append("after"))
+    assert seen == ["before", "behind a wait", "after"]
 
 
-@pytest.mark.parametrize("somebody_waits", [False, True])
-def test_one_that_was_cancelled_takes_no_result(somebody_waits: bool) -> None:
-    future: LeanFuture[int] = LeanFuture()
+def test_one_that_was_cancelled_takes_no_result(future: LeanFuture[int]) -> None:
     seen: list[Any] = []
     future.add_done_callback(seen.append)
-    if somebody_waits:
-        assert not wait([future], 0).done
     assert future.cancel()
     assert future.cancel()
     assert future.done()
@@ -104,41 +93,33 @@ def test_one_that_was_cancelled_takes_no_result(somebody_waits: bool) -> None:
     assert seen == [future]
 
 
-def test_one_that_has_ended_is_not_cancelled() -> None:
-    future: LeanFuture[int] = LeanFuture()
-    settle(future, 1)
-    assert not future.cancel()
-    assert not future.cancelled()
-    assert future.result() == 1
-
-
-@pytest.mark.parametrize("outcome", ["result", "error", "cancelled"])
-def test_whoever_waits_in_concurrent_futures_is_woken(outcome: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "when"),
+    [
+        (lambda future: future.set_result(1), FIRST_COMPLETED),
+        (lambda future: future.set_exception(LookupError()), FIRST_EXCEPTION),
+        (lambda future: future.cancel(), FIRST_COMPLETED),
+    ],
+    ids=["result", "error", "cancelled"],
+)
+def test_whoever_waits_in_concurrent_futures_is_woken(
+    end: Callable[[Future[int]], object], when: str
+) -> None:
     future: LeanFuture[int] = LeanFuture()
     other: LeanFuture[int] = LeanFuture()
     waits = threading.Event()
 
-    def end() -> None:
+    def end_later() -> None:
         waits.wait(PATIENCE)
-        if outcome == "result":
-            future.set_result(1)
-            other.set_result(2)
-        elif outcome == "error":
-            future.set_exception(LookupError())
-        else:
-            future.cancel()
-            other.cancel()
+        end(future)
 
-    ending = threading.Thread(target=end)
+    ending = threading.Thread(target=end_later)
     ending.start()
     with future._condition:  # as wait() does; whoever ends it comes after that
         waits.set()
         assert not future.done()
-    when = FIRST_EXCEPTION if outcome == "error" else ALL_COMPLETED
-    done, left = wait([future, other], PATIENCE, return_when=when)
+    assert wait([future, other], PATIENCE, return_when=when) == ({future}, {other})
     ending.join()
-    assert done == ({future} if outcome == "error" else {future, other})
-    assert left == ({other} if outcome == "error" else set())
 
 
 def test_each_future_has_a_lock_of_its_own() -> None:
@@ -154,16 +135,6 @@ def test_each_future_has_a_lock_of_its_own() -> None:
     for each in futures:
         with each._condition:
             in_threads(1, lambda _, held=each: take_others(held))  # type: ignore[misc]
-
-
-def test_a_callback_is_called_before_and_after_others_wait() -> None:
-    future: LeanFuture[int] = LeanFuture()
-    seen: list[str] = []
-    future.add_done_callback(lambda _: seen.append("early"))
-    assert not wait([future], 0).done
-    future.add_done_callback(lambda _: seen.append("late"))
-    future.set_result(1)
-    assert seen == ["early", "late"]
 
 
 def test_whoever_waits_is_woken_before_callbacks_that_take_long() -> None:
@@ -182,28 +153,6 @@ def test_whoever_waits_is_woken_before_callbacks_that_take_long() -> None:
             has_result.set()
 
     assert in_threads(2, act) == [True, True]
-
-
-def test_it_can_be_awaited() -> None:
-    async def awaiting() -> tuple[int, int]:
-        futures: list[LeanFuture[int]] = [LeanFuture(), LeanFuture()]
-        loop = asyncio.get_running_loop()
-        for n, each in enumerate(futures):
-            loop.call_soon(each.set_result, n)
-        return await futures[0], await asyncio.wrap_future(futures[1])
-
-    assert asyncio.run(awaiting()) == (0, 1)
-
-
-def test_an_await_that_is_cancelled_cancels_it() -> None:
-    future: LeanFuture[int] = LeanFuture()
-
-    async def awaiting() -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.wrap_future(future), 0.001)
-
-    asyncio.run(awaiting())
-    assert future.cancelled()
 
 
 def test_what_is_raised_keeps_no_future_alive() -> None:
@@ -241,21 +190,6 @@ def test_a_forked_child_ends_futures_whoever_held_the_lock() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
-def test_those_who_wait_see_each_completion_once() -> None:
-    for _ in range(20):
-        futures: list[LeanFuture[int]] = [LeanFuture() for _ in range(200)]
-
-        def complete(futures: list[LeanFuture[int]] = futures) -> None:
-            for n, each in enumerate(futures):
-                each.set_result(n)
-
-        completing = threading.Thread(target=complete)
-        completing.start()
-        assert wait(futures, PATIENCE).not_done == set()
-        completing.join()
-        assert sorted(each.result() for each in as_completed(futures)) == list(range(200))
-
-
 def test_a_wait_in_vain_leaves_nothing_behind() -> None:
     future: LeanFuture[int] = LeanFuture()
     for _ in range(3):
@@ -269,8 +203,9 @@ def test_a_wait_in_vain_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("failure", [LookupError, SystemExit, KeyboardInterrupt])
-def test_callbacks_behind_one_that_raises_are_called(failure: type[BaseException]) -> None:
-    future: LeanFuture[int] = LeanFuture()
+def test_callbacks_behind_one_that_raises_are_called(
+    future: LeanFuture[int], failure: type[BaseException]
+) -> None:
     seen: list[int] = []
 
     def fail(_: object) -> None:

@@ -45,14 +45,16 @@ def participant(rt: Runtime, name: str = "sum") -> tuple[Any, Callable[[Any], An
 def many_masters(rt: Runtime, count: int) -> list[int]:
     results = []
     for n in range(count):
-        end, run = participant(rt)
-        with end:  # the master closes as soon as it has its own result
-            results.append(run(n + rt.rank))
+        (one, run_one), (two, run_two) = participant(rt, "one"), participant(rt, "two")
+        with one, two:  # the master closes as soon as it has its own result
+            results += [run_one(n + rt.rank), run_two(1)]
     return results
 
 
 def test_many_masters_of_one_round() -> None:
-    assert launch(3, many_masters, 20) == [[3 * n + 3 for n in range(20)]] * 3
+    """Two at once, whose names are free again for the next."""
+    expected = [each for n in range(20) for each in (3 * n + 3, 3)]
+    assert launch(3, many_masters, 20) == [expected] * 3
 
 
 def ownership(rt: Runtime) -> None:
@@ -81,43 +83,6 @@ def ownership(rt: Runtime) -> None:
 
 def test_what_crosses_is_the_receivers_own() -> None:
     assert launch(3, ownership) == [None] * 3
-
-
-def several(rt: Runtime) -> list[int]:
-    ends = [participant(rt, name) for name in ("one", "two")]
-    results = [run(10**n) for n, (_, run) in enumerate(ends)]
-    ends[0][0].close()
-    rt.group().barrier()
-    again, run = participant(rt, "one")  # the name is free again
-    results += [run(1000), ends[1][1](5)]
-    if rt.rank:
-        assert isinstance(failure(ends[0][1], 1), ClosedError)
-    again.close()
-    return results
-
-
-def test_several_masters_and_a_name_used_again() -> None:
-    assert launch(3, several) == [[3, 30, 3000, 15]] * 3
-
-
-def mixed(rt: Runtime) -> list[int]:
-    end, run = participant(rt)
-    if rt.rank:
-        with end:
-            return [run(1)]
-    own = end.register_slave("a thread of the master's member")
-    answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(own.run_slave(10)))
-    thread.start()
-    answers.append(run(100))
-    thread.join()
-    assert end.register_slave("of a new set").identifier == "of a new set"
-    assert end.nr_slaves == 1
-    return answers
-
-
-def test_threads_and_members_in_one_set() -> None:
-    assert launch(2, mixed) == [[111, 111], [111]]
 
 
 def by_remote_calls(rt: Runtime, slaves: int) -> list[int]:

@@ -80,11 +80,17 @@ def test_the_first_inputs_run_in_the_caller(
 
 def test_results_come_as_they_are_ready(net: Inverse) -> None:
     with Parallel(2, net, serial_init=False) as parallel:
+        with pytest.raises(RuntimeError, match="there is nothing to get"):
+            parallel.get()
         parallel.put(None)
+        with pytest.raises(TaskTimeoutError, match=r"was not done within 0\.05 s"):
+            parallel.get(timeout=0.05)
         parallel.put(2)
         assert parallel.get() == 0.5
         net.gate.set()
-        assert parallel.get() == 0
+        assert parallel.get(timeout=PATIENCE) == 0  # it counts still
+        with pytest.raises(RuntimeError, match="each result of what was put was got already"):
+            parallel.get()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -121,25 +127,6 @@ def test_a_worker_that_exits_is_told() -> None:
         parallel.put(1)
         with pytest.raises(NotImplementedError):
             parallel.get()
-
-
-def test_get_never_waits_for_nothing(net: Inverse) -> None:
-    with Parallel(2, net) as parallel:
-        with pytest.raises(RuntimeError, match="there is nothing to get"):
-            parallel.get()
-        parallel.put(1)
-        assert parallel.get() == 1
-        with pytest.raises(RuntimeError, match="each result of what was put was got already"):
-            parallel.get()
-
-
-def test_get_with_a_timeout(net: Inverse) -> None:
-    with Parallel(1, net, serial_init=False) as parallel:
-        parallel.put(None)
-        with pytest.raises(TaskTimeoutError, match=r"was not done within 0\.05 s"):
-            parallel.get(timeout=0.05)
-        net.gate.set()
-        assert parallel.get(timeout=PATIENCE) == 0  # it counts still
 
 
 # -- ends -------------------------------------------------------------------------------------

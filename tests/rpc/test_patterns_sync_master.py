@@ -317,23 +317,15 @@ def test_one_that_leaves_too_early(play: Play, who: int) -> None:
     assert [(type(each), str(each)) for each in results] == [(PeerLostError, expected)] * 2
 
 
-def test_a_pipe_that_is_collected_has_left(calls: Round) -> None:
+@pytest.mark.parametrize(("who", "name"), [(0, "master"), (2, "2")])
+def test_one_that_is_collected_has_left(calls: Round, who: int, name: str) -> None:
     master = SyncMaster(add_up)
-    pipes = [master.register_slave(1), master.register_slave(2)]
-    answers = [calls.call(pipes[0].run_slave, 1), calls.call(master.run_master, 1)]
-    del pipes[1]
-    gc.collect()
-    for answer in answers:
-        assert str(ended(answer)) == "member '2' left after 0 rounds"
-
-
-def test_a_master_that_is_collected_has_left(calls: Round) -> None:
-    master = SyncMaster(add_up)
-    pipe = master.register_slave(1)
-    answer = calls.call(pipe.run_slave, 1)
+    ends: list[Any] = [master, master.register_slave(1), master.register_slave(2)]
     del master
+    answer = calls.call(ends[1].run_slave, 1)
+    del ends[who]
     gc.collect()
-    assert str(ended(answer)) == "member 'master' left after 0 rounds"
+    assert str(ended(answer)) == f"member {name!r} left after 0 rounds"
 
 
 def test_a_slave_that_leaves_during_the_callback(calls: Round) -> None:

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from typing_extensions import Buffer, override
 
-from pparallel.errors import RemoteError
+from pparallel.errors import (
+    CallTimeoutError,
+    ClosedError,
+    PeerLostError,
+    PparallelError,
+    RemoteError,
+    WorkerLostError,
+)
 from pparallel.interfaces.serializer import Serializer
 from pparallel.runtime import remote_errors
 from pparallel_serializers import PickleSerializerConfig
 from pparallel_serializers.pickle import PickleSerializer
+
+ERRORS = [
+    CallTimeoutError("x", 1.0),
+    ClosedError("x", consequence=True),
+    PeerLostError("x", "died"),
+    WorkerLostError(3, -9),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_survive_pickling(error: PparallelError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert copy.__dict__ == error.__dict__
 
 
 class PickyError(Exception):

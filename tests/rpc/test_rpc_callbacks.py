@@ -9,13 +9,15 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from rpc_members import Gates, add, add_late, between, launch, wait_at_gate
+from rpc_members import Gates, add, add_late, first_of_two, launch, wait_at_gate
 
 from pparallel import Runtime
 from pparallel.errors import ClosedError
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.group import RpcGroup
 from pparallel.testing.patience import PATIENCE, until
+
+each_backend = pytest.mark.parametrize("backend", ["local", "ipc", "zmq"])
 
 
 def call_back(group: RpcGroup, callback: Callable[[Future[Any]], object]) -> Future[Any]:
@@ -24,55 +26,35 @@ def call_back(group: RpcGroup, callback: Callable[[Future[Any]], object]) -> Fut
     return future
 
 
-@pytest.mark.parametrize("backend", ["local", "ipc", "zmq"])
+@each_backend
 def test_a_callback_that_calls_receives_its_reply(backend: str) -> None:
-    def program(rt: Runtime, group: RpcGroup) -> list[int]:
-        found: list[int] = []
+    found: list[int] = []
 
-        def calls(_: object) -> None:
-            found.append(group.rpc_sync(1, add_late, timeout=PATIENCE, args=(1, 3)))
-            found.append(group.rpc_async(1, add_late, args=(1, 4)).result(PATIENCE))
+    def calls(_: object) -> None:
+        found.append(group.rpc_sync(1, add_late, timeout=PATIENCE, args=(1, 3)))
+        found.append(group.rpc_async(1, add_late, args=(1, 4)).result(PATIENCE))
 
+    with first_of_two(backend) as group:
         assert call_back(group, calls).result(PATIENCE) == 3
-        until(lambda: len(found) == 2, "the callback did not end")
-        return found
-
-    assert launch(between(program), backend=backend)[0] == [4, 5]
+        until(lambda: found == [4, 5], "the callback did not end")
 
 
-@pytest.mark.parametrize("backend", ["local", "ipc", "zmq"])
+@each_backend
 def test_a_callback_that_exits_is_logged(backend: str, caplog: pytest.LogCaptureFixture) -> None:
-    def program(rt: Runtime, group: RpcGroup) -> int:
-        def leaves(_: object) -> None:
-            raise SystemExit(3)
+    def leaves(_: object) -> None:
+        raise SystemExit(3)
 
+    with caplog.at_level(logging.ERROR), first_of_two(backend) as group:
         call_back(group, leaves).result(PATIENCE)
         until(lambda: "SystemExit" in caplog.text, "it was not logged")
-        result: int = group.rpc_sync(1, add, timeout=PATIENCE, args=(1, 2))
-        return result
-
-    with caplog.at_level(logging.ERROR):
-        assert launch(between(program), backend=backend)[0] == 3
-
-
-def test_a_callback_of_a_future_that_is_done_is_called_at_once() -> None:
-    def program(rt: Runtime, group: RpcGroup) -> None:
-        future = group.rpc_async(1, add, args=(1, 2))
-        future.result(PATIENCE)
-        threads: list[threading.Thread] = []
-        future.add_done_callback(lambda _: threads.append(threading.current_thread()))
-        assert threads == [threading.current_thread()]
-
-    launch(between(program))
+        assert group.rpc_sync(1, add, timeout=PATIENCE, args=(1, 2)) == 3
 
 
 def test_a_callback_acts_for_its_member() -> None:
-    def program(rt: Runtime, group: RpcGroup) -> None:
+    with first_of_two() as group:
         found: list[str] = []
         call_back(group, lambda _: found.append(context.endpoint().name))
-        until(lambda: found == [rt.name], "the callback found another member")
-
-    launch(between(program))
+        until(lambda: found == ["m0"], "the callback found another member")
 
 
 def test_callbacks_are_called_when_the_member_closes() -> None:
@@ -103,7 +85,5 @@ def wait_for_callback(to: str) -> int:
 
 
 def test_a_function_may_wait_for_its_callback_on_the_last_thread() -> None:
-    def program(rt: Runtime, group: RpcGroup) -> Any:
-        return group.rpc_sync(1, wait_for_callback, timeout=PATIENCE, args=(rt.name,))
-
-    assert launch(between(program), handler_threads=1)[0] == 3
+    with first_of_two(handler_threads=1) as group:
+        assert group.rpc_sync(1, wait_for_callback, timeout=PATIENCE, args=("m0",)) == 3

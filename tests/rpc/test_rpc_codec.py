@@ -9,24 +9,17 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pparallel
-from pparallel.errors import RemoteError, SerializationError
+from pparallel.errors import SerializationError
 from pparallel.runtime.rpc.codec import (
     CALL,
     CALLS,
-    FAILED,
     IS_PLAIN,
-    OBJECT,
-    PICKLED,
-    REGISTERED,
     SERVICES,
-    SMALL,
     Codec,
-    Registered,
     kind_of,
 )
 from pparallel_serializers import DillSerializerConfig, SafeSerializerConfig
@@ -103,14 +96,6 @@ def test_arguments_are_those_of_the_moment_of_the_call() -> None:
     assert data[2] == {"a": 1}
 
 
-def test_large_plain_data_is_a_frame() -> None:
-    flags, data, frames = DILL.call(there, (bytes(SMALL + 1),), None)
-    assert (flags, data, len(frames)) == (IS_PLAIN, None, 1)
-    item, frames = DILL.result(1, bytes(SMALL + 1))
-    assert (item[2], item[4:], len(frames)) == (PICKLED, (1, 1), 1)
-    assert DILL.read_result(item, frames)[0] == bytes(SMALL + 1)
-
-
 @pytest.mark.parametrize("codec", [DILL, SAFE], ids=["dill", "safe"])
 @pytest.mark.parametrize(
     "value",
@@ -122,33 +107,6 @@ def test_results_come_back_as_they_were(codec: Codec, value: Any) -> None:
     [_, item] = codec.items(codec.head([0, item], CALLS))
     found, rest = codec.read_result(item, [bytes(each) for each in frames])
     assert (found, type(found), list(rest)) == (value, type(value), [])
-
-
-def test_a_tensor_is_no_copy() -> None:
-    tensor = torch.ones(1000)
-    item, frames = DILL.result(1, tensor)
-    assert item[2] == OBJECT
-    tensor[0] = 7
-    found, _ = DILL.read_result(item, [bytearray(each) for each in frames])
-    assert found[0] == 7
-
-
-def test_buffers_travel_beside_what_a_service_answers() -> None:
-    for body in ((1, 2), [3]):
-        item, frames = DILL.result(1, body, [b"one", b"two"])
-        found, rest = DILL.read_result(item, frames)
-        assert (found, [bytes(each) for each in rest]) == (body, [b"one", b"two"])
-        item, frames = DILL.service(1, "key", body, [b"one"])
-        assert item[-1] == len(frames)
-
-
-@pytest.mark.parametrize("codec", [DILL, SAFE], ids=["dill", "safe"])
-def test_a_registered_function_travels_as_its_name(codec: Codec) -> None:
-    flags, _, _ = codec.call(Registered("group", "key"), (1,), None)
-    assert flags & REGISTERED
-    what, args, kwargs = carried(codec, Registered("group", "key"), (1,), {"a": 2})
-    assert (type(what), tuple(what)) == (Registered, ("group", "key"))
-    assert (tuple(args), kwargs) == ((1,), {"a": 2})
 
 
 def test_a_serializer_of_data_alone_sends_and_runs_no_function(
@@ -193,34 +151,10 @@ def test_what_a_name_stands_for_may_change(monkeypatch: pytest.MonkeyPatch) -> N
     assert carried(DILL, before, (3,))[0](3) == 3
 
 
-@pytest.mark.parametrize("what", [lambda: None, int, "word".upper])
-def test_functions_without_a_name_go_as_the_serializer_sends_them(what: Any) -> None:
-    flags, data, _ = DILL.call(what, (), None)
-    assert (flags, data) == (0, None)
-    assert callable(carried(DILL, what, ())[0])
-
-
-def test_what_cannot_be_sent_is_named() -> None:
-    with pytest.raises(SerializationError, match=r"args\[0\]"):
-        DILL.call(there, (sys._getframe(),), None)
-    with pytest.raises(SerializationError, match="kwargs"):
-        DILL.call(there, (), {"a": sys._getframe()})
-    with pytest.raises(SerializationError, match="result"):
-        DILL.result(1, sys._getframe())
-
-
 def test_what_cannot_be_called_is_refused() -> None:
     frames = DILL.serializer.dumps((5, (), {}))
     with pytest.raises(TypeError, match="int is neither a function"):
         DILL.read_call(0, None, frames)
-
-
-def test_errors_come_as_they_were_raised() -> None:
-    item, frames = DILL.failed(1, LookupError("far away"))
-    assert item[2] == FAILED
-    found = DILL.error(item, frames, "m1")
-    assert (type(found), found.args) == (LookupError, ("far away",))
-    assert isinstance(found.__cause__, RemoteError)
 
 
 def test_an_error_that_cannot_be_sent_is_an_error_all_the_same(

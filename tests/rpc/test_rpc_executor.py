@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fake_timers import FakeTimers
 
-from pparallel.errors import ClosedError, ResourceExhaustedError
+from pparallel.errors import ClosedError
 from pparallel.runtime.rpc.executor import LONG, Executor
 
 Job = Callable[[], object]
@@ -24,25 +24,17 @@ class Threads:
         self.started: deque[Callable[[], None]] = deque()
         self.ran: list[object] = []
         self.dropped: list[object] = []
-        self.ended: list[Hashable] = []
-        self.limit = 100
         self.executor = Executor(
             size,
             "test",
             self.timers,
             self.run,
             lambda job, error: self.dropped.append((job, type(error))),
-            ended=self.ended.append,
-            start=self.start,
+            start=lambda target, name: self.started.append(target),
             clock=lambda: self.timers.now,
             idle=0.0,
             **options,
         )
-
-    def start(self, target: Callable[[], None], name: str) -> None:
-        if len(self.started) >= self.limit:
-            raise ResourceExhaustedError("a thread", "threads", 11, "end some")
-        self.started.append(target)
 
     def run(self, job: object) -> None:
         self.ran.append(job)
@@ -62,41 +54,6 @@ class Threads:
         thread.join()
 
 
-def test_jobs_of_a_key_run_in_order_on_one_thread() -> None:
-    it = Threads()
-    it.executor.submit("a", [1, 2])
-    it.executor.submit("a", [3])
-    assert len(it.started) == 1
-    it.work()
-    assert it.ran == [1, 2, 3]
-    assert it.ended == ["a"]
-
-
-def test_keys_have_threads_of_their_own_up_to_the_limit() -> None:
-    it = Threads(size=2)
-    for key in "abc":
-        it.executor.submit(key, [key])
-    assert len(it.started) == 2
-    it.work()
-    assert it.ran == ["a", "b", "c"]
-
-
-def test_jobs_behind_one_that_takes_long_are_taken_over_in_order() -> None:
-    it = Threads()
-
-    def slow() -> None:
-        it.timers.advance(2 * LONG)
-        assert len(it.started) == 1
-        it.within(it.work)
-        assert it.ran == [slow, 2, 3]
-        it.executor.submit("a", [4])
-        it.within(it.work)
-
-    it.executor.submit("a", [slow, 2, 3])
-    it.work()
-    assert it.ran == [slow, 2, 3, 4]
-
-
 def test_nobody_takes_over_before_the_function_of_a_job_is_called() -> None:
     def read(job: object) -> None:
         it.timers.advance(2 * LONG)
@@ -111,35 +68,6 @@ def test_nobody_takes_over_before_the_function_of_a_job_is_called() -> None:
     assert it.ran == [1, 2, 3]
 
 
-def test_jobs_that_come_behind_one_that_takes_long_are_taken_over() -> None:
-    it = Threads()
-
-    def slow() -> None:
-        it.executor.submit("a", [2])
-        it.timers.advance(LONG * 0.9)
-        assert not it.started
-        it.timers.advance(2 * LONG)
-        it.within(it.work)
-
-    it.executor.submit("a", [slow])
-    it.work()
-    assert it.ran == [slow, 2]
-    it.timers.advance(2 * LONG)
-    assert not it.timers._heap, "it looks for ever"
-
-
-def test_nobody_takes_over_while_all_slots_are_in_use() -> None:
-    it = Threads(size=1)
-
-    def slow() -> None:
-        it.timers.advance(2 * LONG)
-        assert not it.started
-
-    it.executor.submit("a", [slow, 2])
-    it.work()
-    assert it.ran == [slow, 2]
-
-
 def test_a_job_whose_arguments_call_lets_nobody_behind_it_pass() -> None:
     def read(job: object) -> None:
         with it.executor.blocked():
@@ -152,29 +80,6 @@ def test_a_job_whose_arguments_call_lets_nobody_behind_it_pass() -> None:
     it.executor.submit("b", [3])
     it.work()
     assert it.ran == [3, 1, 2]
-
-
-def test_a_job_that_waits_for_others_makes_room_and_lets_its_own_queue_go_on() -> None:
-    it = Threads(size=1)
-
-    def wait() -> None:
-        assert it.executor.is_running_here
-        with it.executor.blocked(), it.executor.blocked():
-            it.within(it.work)
-        assert it.ran[-2:] == [2, 3] or it.ran[-2:] == [3, 2]
-
-    it.executor.submit("a", [wait, 2])
-    it.executor.submit("b", [3])
-    it.work()
-    assert sorted(it.ran[1:], key=str) == [2, 3]
-    assert not it.executor.is_running_here
-    assert it.executor._running == 0
-
-
-def test_what_runs_no_job_may_say_that_it_waits() -> None:
-    it = Threads()
-    with it.executor.blocked():
-        assert it.executor._running == 0
 
 
 def test_a_direct_call_waits_for_a_slot_until_its_deadline() -> None:
@@ -192,45 +97,6 @@ def test_a_direct_call_waits_for_a_slot_until_its_deadline() -> None:
     assert it.executor._running == 0
 
 
-def test_a_slot_is_given_to_direct_calls_and_to_queues_in_turns() -> None:
-    it = Threads(size=1)
-    order: list[str] = []
-
-    def direct() -> None:
-        assert it.executor.enter(None)
-        order.append("direct")
-        it.executor.leave()
-
-    threads = [threading.Thread(target=direct) for _ in range(3)]
-
-    def begin() -> None:
-        for thread in threads:
-            thread.start()
-        while it.executor._direct < 3:
-            threading.Event().wait(0.001)
-
-    jobs: list[Any] = [begin, *[lambda: order.append("queue")] * 3]
-    for key, job in enumerate(jobs):
-        it.executor.submit(key, [job])
-    it.work()
-    for thread in threads:
-        thread.join(20)
-    it.work()
-    assert sorted(order) == ["direct"] * 3 + ["queue"] * 3
-    assert it.executor._running == it.executor._granted == 0
-
-
-def test_a_direct_call_that_waits_for_others_makes_room() -> None:
-    it = Threads(size=1)
-    assert it.executor.enter(None)
-    it.executor.submit("a", [1])
-    with it.executor.blocked():
-        it.within(it.work)
-        assert it.ran == [1]
-    it.executor.leave()
-    assert it.executor._running == 0
-
-
 def test_what_is_over_is_taken_out_of_a_long_queue() -> None:
     over: set[object] = set()
     it = Threads(size=1, over=lambda job: TimeoutError() if job in over else None)
@@ -244,26 +110,6 @@ def test_what_is_over_is_taken_out_of_a_long_queue() -> None:
     it.executor.submit("a", [hold])
     it.work()
     assert len(it.ran) + len(it.dropped) == 1001
-
-
-def test_without_a_thread_jobs_are_dropped_with_why_unless_one_runs() -> None:
-    it = Threads()
-    it.limit = 0
-    it.executor.submit("a", [1, 2])
-    assert it.dropped == [(1, ResourceExhaustedError), (2, ResourceExhaustedError)]
-    it.limit = 1
-
-    def more() -> None:
-        it.limit = 0
-        it.executor.submit("b", [3])
-
-    it.executor.submit("a", [more])
-    it.work()
-    assert it.ran == [more, 3]
-    it.limit = 1
-    it.executor.submit("a", [4])
-    it.work()
-    assert it.ran[-1] == 4
 
 
 def test_a_job_that_raises_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
@@ -294,12 +140,3 @@ def test_after_the_end_the_rest_may_be_run() -> None:
     it.executor.submit("a", [2])
     it.work()
     assert it.ran == [1, 2]
-
-
-def test_real_threads_end_with_the_executor() -> None:
-    ran = threading.Event()
-    executor = Executor(2, "test", FakeTimers(), lambda job: job(), lambda job, error: None)
-    executor.submit("a", [ran.set])
-    assert ran.wait(20)
-    executor.close()
-    assert executor.join(20)

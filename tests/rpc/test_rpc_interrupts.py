@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from rpc_members import between, launch
+from rpc_members import between, first_of_two, launch
 from typing_extensions import override
 
 from pparallel import Runtime
@@ -16,7 +16,11 @@ from pparallel.errors import CallTimeoutError
 from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.testing.patience import PATIENCE
 
-INTERRUPTS = [KeyboardInterrupt(), CallTimeoutError("a request", 1.0)]
+each_error = pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), CallTimeoutError("a request", 1.0)],
+    ids=lambda error: type(error).__name__,
+)
 
 
 @contextmanager
@@ -39,44 +43,30 @@ def interrupted(key: str, error: BaseException) -> Iterator[None]:
         del endpoint.ask
 
 
-def _pair(group: RpcGroup) -> None:
-    group.pair("name", [1])
+@each_error
+def test_a_name_whose_claim_was_interrupted_is_free(error: BaseException) -> None:
+    with first_of_two() as group:
+        for claim, is_claimed in (
+            (group.pair, group.is_paired),
+            (group.register, group.is_registered),
+        ):
+            with interrupted("directory.claim", error):
+                claim("name", len)
+            assert not is_claimed("name")
+            claim("name", len)
+            assert is_claimed("name")
 
 
-def _register(group: RpcGroup) -> None:
-    group.register("name", len)
-
-
-@pytest.mark.parametrize("error", INTERRUPTS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("claim", [_pair, _register])
-def test_a_name_whose_claim_was_interrupted_is_free(
-    claim: Callable[[RpcGroup], None], error: BaseException
+@each_error
+def test_a_group_whose_entry_or_end_was_interrupted_is_entered_or_left_again(
+    error: BaseException,
 ) -> None:
-    def program(rt: Runtime, group: RpcGroup) -> None:
-        with interrupted("directory.claim", error):
-            claim(group)
-        assert not group.is_paired("name")
-        assert not group.is_registered("name")
-        claim(group)
-        assert group.is_paired("name") or group.is_registered("name")
-
-    launch(between(program))
-
-
-@pytest.mark.parametrize("error", INTERRUPTS, ids=lambda error: type(error).__name__)
-def test_a_group_whose_entry_was_interrupted_is_entered_again(error: BaseException) -> None:
     def program(rt: Runtime, _: RpcGroup) -> None:
         with interrupted("group.enter", error):
             rt.group("alone", [rt.name])
-        rt.group("alone", [rt.name]).barrier(PATIENCE)
-
-    launch(between(program))
-
-
-def test_a_group_whose_end_was_interrupted_is_left_again() -> None:
-    def program(rt: Runtime, _: RpcGroup) -> None:
         group = rt.group("alone", [rt.name])
-        with interrupted("group.leave", KeyboardInterrupt()):
+        group.barrier(PATIENCE)
+        with interrupted("group.leave", error):
             group.destroy()
         group.destroy()
         rt.group("alone", [rt.name]).destroy()
@@ -93,8 +83,5 @@ class InterruptedFuture(Future[None]):
 
 
 def test_a_handlers_time_out_leaves_a_wait_for_the_programs_of_others() -> None:
-    def program(_: Runtime, group: RpcGroup) -> None:
-        with pytest.raises(TimeoutError):
-            group.wait_for(InterruptedFuture(), "the start of another")
-
-    launch(between(program))
+    with first_of_two() as group, pytest.raises(TimeoutError):
+        group.wait_for(InterruptedFuture(), "the start of another")

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import pickle
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rpc_fakes import Answered, FakePeer, ask, call, made, result
+from rpc_fakes import Answered, FakePeer, ask, call, made, raising, result
 
 from pparallel.errors import CallTimeoutError, PeerLostError, SerializationError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc.codec import (
     ACK,
     CALL,
-    CALLS,
     FAILED,
     IDEMPOTENT,
     OK,
     RESULT,
-    SERVICE,
 )
 from pparallel.runtime.rpc.peer import (
     FULL,
     HELD,
     MANY,
     MOST,
-    OVERHEAD,
-    PATIENCE,
     SOON,
     Arrived,
-    Peer,
-    _Message,
 )
 
 # -- what leaves together ---------------------------------------------------------------------
@@ -53,27 +44,17 @@ def test_the_first_call_leaves_at_once_and_others_leave_together_when_it_is_answ
     assert it.ids() == [[2, 3, 4, 5, 6]]
 
 
-def test_so_many_calls_leave_and_so_many_bytes() -> None:
+def test_calls_leave_when_they_are_many_or_large_or_after_a_moment() -> None:
     it = FakePeer()
     for _ in range(1 + MOST):
         it.call()
     assert it.ids() == [[1], [*range(2, 2 + MOST)]]
     it.call(data=bytes(FULL))
     assert it.ids() == [[2 + MOST]]
-
-
-def test_calls_leave_when_a_thread_waits_or_after_a_moment() -> None:
-    it = FakePeer()
     it.call()
-    it.call()
-    assert it.ids() == [[1]]
-    it.peer.flush()
-    assert it.ids() == [[2]]
-    it.call()
-    it.timers.advance(HELD)
-    assert it.ids() == [[3]]
-    it.timers.advance(1)
     assert it.ids() == []
+    it.timers.advance(HELD)
+    assert it.ids() == [[3 + MOST]]
 
 
 def test_results_leave_together() -> None:
@@ -81,12 +62,8 @@ def test_results_leave_together() -> None:
     for number in range(1, 4):
         it.peer.post((result(number), ()))
     assert it.ids() == []
-    it.peer.flush()
-    assert it.ids() == [[1, 2, 3]]
-    it.peer.post((result(4), (b"frame",)))
     it.timers.advance(HELD)
-    assert [len(frames) for frames in it.transport.sent] == [2]
-    assert it.ids() == [[4]]
+    assert it.ids() == [[1, 2, 3]]
 
 
 def test_what_the_runtime_asks_leaves_at_once_after_the_calls_before_it() -> None:
@@ -104,37 +81,12 @@ def test_what_is_put_in_while_another_message_is_sent_follows_it() -> None:
     it = FakePeer()
 
     def ask_more() -> None:
-        it.transport.when_sending = lambda: None
         it.peer.ask_async(Answered(), "key", None, (), None)
         assert it.transport.sent == [], "it has overtaken the message before it"
 
     it.transport.when_sending = ask_more
     it.call()
     assert it.ids() == [[1], [2]]
-
-
-def test_a_call_that_is_waited_for_takes_a_way_of_its_own_unless_it_would_overtake() -> None:
-    it = FakePeer()
-    heads = []
-
-    def reply(frames: object) -> list[bytes]:
-        heads.append(it.codec.items(frames[0]))  # type: ignore[index]
-        return [it.codec.head(result(heads[-1][1], "value"), ord("C"))]
-
-    it.transport.reply = reply
-    assert it.peer.call(0, made(b"call"), (), 5.0, Answered) == (result(1, "value"), [])
-    assert heads[0][:4] == (CALL, 1, heads[0][2], 5.0)
-    asynchronous = it.call()
-    found = it.peer.call(0, made(b"call"), (), 5.0, Answered)
-    assert isinstance(found, Answered)
-    it.peer.flush()
-    assert it.ids() == [[2], [3]]
-    assert it.peer.ask("key", None, (), None) is None
-    it.arrive(result(2), result(3))
-    assert asynchronous.done
-    assert found.done
-    it.peer.call(0, made(b"call"), (), 5.0, Answered)
-    assert len(heads) == 2
 
 
 def test_a_call_that_is_waited_for_does_not_overtake_one_before_an_expired_one() -> None:
@@ -181,19 +133,8 @@ def test_requests_expire_each_in_its_time_and_a_late_result_is_dropped() -> None
     assert it.peer._used == 0
 
 
-def test_a_call_takes_the_room_of_its_bytes_and_gives_it_back() -> None:
-    it = FakePeer(limit=3000, is_called=lambda: True)
-    it.call(data=bytes(2000), timeout=0.1)
-    with pytest.raises(CallTimeoutError, match="max_in_flight"):
-        it.peer.call_async(Answered(), 0, made(bytes(2000)), (), 0.0)
-    it.arrive(result(1))
-    assert it.peer._used == 0
-    it.call(data=bytes(10**6))  # one alone may exceed the limit
-    assert it.peer._used == 10**6 + OVERHEAD
-
-
-@pytest.mark.parametrize("how", ["answered", "lost", "not sent"])
-def test_an_expired_call_takes_its_room_until_it_cannot_wait_any_more(how: str) -> None:
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_an_expired_call_takes_its_room_until_it_cannot_wait_any_more(is_answered: bool) -> None:
     it = FakePeer(limit=3000)
     first = it.call(data=bytes(2000), timeout=1)
     it.messages()
@@ -201,12 +142,10 @@ def test_an_expired_call_takes_its_room_until_it_cannot_wait_any_more(how: str) 
     assert isinstance(first.error, CallTimeoutError)
     with pytest.raises(CallTimeoutError, match="max_in_flight"):
         it.peer.call_async(Answered(), 0, made(bytes(2000)), (), 0.0)
-    if how == "answered":
+    if is_answered:
         it.arrive(result(1))
-    elif how == "lost":
-        it.peer.reset(PeerLostError("other", "broke the connection"))
     else:
-        it.peer._not_sent(_Message(CALLS, [call(1)], []), OSError("no memory"))
+        it.peer.reset(PeerLostError("other", "broke the connection"))
     assert it.peer._used == 0
 
 
@@ -233,6 +172,19 @@ def test_what_cannot_be_sent_fails_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sent[3:] == [[7], [8]]
 
 
+def test_without_memory_for_a_message_the_caller_has_an_error_and_the_next_is_sent() -> None:
+    it = FakePeer()
+    it.transport.when_sending = raising(MemoryError())
+    assert isinstance(it.call().error, MemoryError)
+    it.call()
+    it.peer.flush()
+    assert it.ids() == [[2]]
+    it.transport.when_sending = raising(MemoryError())
+    it.peer.post((result(1), ()))
+    it.peer.flush()
+    assert it.messages()[0][0][:3] == (RESULT, 1, FAILED)
+
+
 def test_deadlines_are_looked_at_by_one_timer() -> None:
     it = FakePeer()
     for _ in range(100):
@@ -240,31 +192,6 @@ def test_deadlines_are_looked_at_by_one_timer() -> None:
         it.call(timeout=1)
         it.timers.advance(0.25)
     assert len(it.timers._heap) < 10
-
-
-def test_a_call_within_a_called_function_waits_a_moment_for_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    it = FakePeer(limit=3000, is_called=lambda: True)
-    waited: list[float | None] = []
-
-    def wait(seconds: float | None) -> bool:
-        waited.append(seconds)
-        it.timers.now += seconds or 0
-        return False
-
-    monkeypatch.setattr(it.peer._room, "wait", wait)
-    it.call(data=bytes(2000))
-    second = it.call(data=bytes(2000))
-    assert waited == [pytest.approx(PATIENCE)]
-    assert not second.done
-    it.transport.reply = lambda _: [it.codec.head(result(9), ord("C"))]
-    it.arrive(result(1), result(2))
-    it.call(data=bytes(10**4))
-    it.arrive(result(3))
-    it.peer._used = 3000
-    assert it.peer.call(0, made(bytes(5000)), (), 5.0, Answered) == (result(9), [])
-    assert len(waited) == 1, "a call that is waited for has waited for room"
 
 
 def test_a_wait_for_room_counts_in_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,20 +260,16 @@ def test_memory_is_bounded_while_one_call_lasts() -> None:
     it, called = FakePeer(), FakePeer()
     it.call()
     most = 0
-    for _ in range(10_000):
+    for _ in range(2000):
         it.call(IDEMPOTENT)
         it.peer.flush()
-        for frames in it.transport.sent:
-            items = it.codec.items(frames[0])
-            for item, _ in called.peer.received(items, frames[1:]):
-                if item[1] == 1:
-                    continue
-                called.peer.post((result(item[1], bytes(100)), ()))
-        it.transport.sent.clear()
+        for items in it.messages():
+            for item, _ in called.arrive(*items):
+                if item[1] != 1:
+                    called.peer.post((result(item[1]), ()))
         called.peer.flush()
-        for frames in called.transport.sent:
-            it.peer.received(it.codec.items(frames[0]), frames[1:])
-        called.transport.sent.clear()
+        for items in called.messages():
+            it.arrive(*items)
         most = max(most, len(called.peer.kept))
     assert most <= 2 * MANY
     assert len(called.peer.arrived) == 0
@@ -371,32 +294,6 @@ def test_an_idempotent_call_is_sent_again_at_growing_intervals_until_it_is_answe
     assert it.messages() == []
 
 
-def test_acknowledgements_that_cannot_be_sent_are_sent_later() -> None:
-    def fail() -> None:
-        it.transport.when_sending = lambda: None
-        raise MemoryError
-
-    it = FakePeer()
-    it.call(IDEMPOTENT)
-    it.messages()
-    it.arrive(result(1))
-    it.transport.when_sending = fail
-    it.timers.advance(SOON)
-    assert it.messages() == []
-    it.timers.advance(SOON)
-    assert it.messages() == [[(ACK, [1], 0)]]
-
-
-def test_a_direct_call_whose_thread_has_called_again_is_overtaken() -> None:
-    it = FakePeer()
-    assert it.peer.is_new(call(1, thread=7))
-    assert not it.peer.is_overtaken(call(1, thread=7))
-    it.arrive(call(2, thread=8))
-    assert not it.peer.is_overtaken(call(1, thread=7))
-    it.arrive(call(3, thread=7))
-    assert it.peer.is_overtaken(call(1, thread=7))
-
-
 # -- what fails -------------------------------------------------------------------------------
 
 
@@ -419,27 +316,9 @@ def test_a_reset_fails_what_waits_unless_it_is_sent_again() -> None:
     assert it.ids() == [[3]], "the next waits for the answer to what was lost"
 
 
-def test_a_call_that_cannot_be_sent_fails_and_the_next_is_sent() -> None:
-    def fail() -> None:
-        it.transport.when_sending = lambda: None
-        raise MemoryError
-
-    it = FakePeer()
-    it.transport.when_sending = fail
-    sink = it.call()
-    assert isinstance(sink.error, MemoryError)
-    it.call()
-    it.peer.flush()
-    assert it.ids() == [[2]]
-
-
 def test_a_message_whose_send_is_interrupted_is_sent_again() -> None:
-    def interrupt() -> None:
-        it.transport.when_sending = lambda: None
-        raise KeyboardInterrupt
-
     it = FakePeer()
-    it.transport.when_sending = interrupt
+    it.transport.when_sending = raising(KeyboardInterrupt())
     sink = Answered()
     with pytest.raises(KeyboardInterrupt):
         it.peer.call_async(sink, 0, made(b"call"), (), 5.0)
@@ -451,55 +330,12 @@ def test_a_message_whose_send_is_interrupted_is_sent_again() -> None:
     assert it.ids() == [[2]]
 
 
-def test_a_message_is_sent_whichever_step_is_interrupted() -> None:
-    """A signal's handler runs, and may raise, when a function in C has returned."""
-    left = 0
-
-    def interrupt(frame: FrameType, event: str, _: object) -> None:
-        nonlocal left
-        if event == "c_return" and frame.f_code is Peer._send_all.__code__:
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-
-    for step in range(1, 100):
-        it, left = FakePeer(), step
-        with suppress(KeyboardInterrupt):
-            sys.setprofile(interrupt)
-            try:
-                it.call()
-            finally:
-                sys.setprofile(None)
-        it.timers.advance(HELD)
-        assert [1] in it.ids(), f"lost after step {step}"
-        if left > 0:
-            break
-    assert step > 1
-
-
-def test_a_result_that_cannot_be_sent_reaches_the_caller_as_an_error() -> None:
-    def fail() -> None:
-        it.transport.when_sending = lambda: None
-        raise OSError("no room")
-
-    it = FakePeer()
-    it.transport.when_sending = fail
-    it.peer.post((result(1), ()))
-    it.peer.flush()
-    [[item]] = it.messages()
-    assert item[:3] == (RESULT, 1, FAILED)
-
-
 @pytest.mark.parametrize("is_large", [False, True])
 def test_a_result_whose_send_is_interrupted_is_sent_again_or_said_to_be_lost(
     is_large: bool,
 ) -> None:
-    def interrupt() -> None:
-        it.transport.when_sending = lambda: None
-        raise KeyboardInterrupt
-
     it = FakePeer()
-    it.transport.when_sending = interrupt
+    it.transport.when_sending = raising(KeyboardInterrupt())
     sent = (RESULT, 1, OK, None, 0, 1), [bytes(9)]  # which the transport may have moved by then
     it.peer.post(sent if is_large else (result(1), ()))
     with pytest.raises(KeyboardInterrupt):
@@ -515,9 +351,6 @@ def test_where_there_is_no_way_for_an_exchange_a_call_goes_as_a_message() -> Non
     assert isinstance(it.peer.call(0, made(b"call"), (), 5.0, Answered), Answered)
     assert it.ids() == [[2]]
     assert it.peer.ask("key", None, (), None) is None
-    other = FakePeer(exchanges=False)
-    assert isinstance(other.peer.call(0, made(b"call"), (), 5.0, Answered), Answered)
-    assert other.ids() == [[1]]
 
 
 @pytest.mark.parametrize("use", ["call", "call_async", "ask", "ask_async"])
@@ -538,16 +371,3 @@ def test_the_end_fails_what_waits_and_what_comes(use: str) -> None:
     it.messages()
     it.timers.advance(1000)
     assert it.messages() == []
-
-
-def test_what_is_asked_and_what_is_answered_may_come_in_one_message() -> None:
-    it = FakePeer()
-    sink = it.call()
-    todo = it.arrive(
-        call(1),
-        (RESULT, 1, 2, None, 1, 2),
-        (SERVICE, 2, "key", None, 1, 1),
-        frames=[b"a", b"b", b"c"],
-    )
-    assert [(item[0], list(frames)) for item, frames in todo] == [(CALL, []), (SERVICE, [b"c"])]
-    assert list(sink.frames) == [b"a", b"b"]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rpc_members import Gates, add, between, launch, same, wait_at_gate
+from rpc_members import Gates, add, first_of_two, same, wait_at_gate
 from typing_extensions import override
 
-from pparallel import Runtime
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.runtime.rpc.codec import CALL, CALL_EXCHANGE, FAILED
@@ -40,9 +37,8 @@ def hold() -> None:
 def test_a_call_that_was_given_up_does_not_overtake_the_next(backend: str, is_direct: bool) -> None:
     """Whether it went directly, or behind an earlier call of its thread."""
 
-    def program(_: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend, handler_threads=1) as group:
         ran.clear()
-        Gates.opened.clear()
         if is_direct:
             [held] = in_threads(1, lambda _: group.rpc_async(1, hold))
         else:
@@ -57,43 +53,29 @@ def test_a_call_that_was_given_up_does_not_overtake_the_next(backend: str, is_di
         group.rpc_sync(1, same, args=(1,))
         assert ran[1:] in (["second"], ["first", "second"]), "the first has overtaken the second"
 
-    launch(between(program), backend=backend, handler_threads=1)
-
 
 def test_a_direct_call_is_not_run_once_its_thread_has_called_again() -> None:
     """Its caller was interrupted while it waited for a slot, and nothing says so but the next."""
 
-    def program(rt: Runtime) -> None:
-        group = rt.group()
-        ran.clear()
-        Gates.opened.clear()
-        group.barrier(PATIENCE)
-        if rt.rank == 1:
-            endpoint = context.endpoint()
-            codec, peer = endpoint._codec, endpoint._peers[rt.members[0]]
-            held = group.rpc_async(rt.rank, hold)
-            until(lambda: bool(ran), "it does not start")
-            flags, data, _ = codec.call(note, ("given up",), None)
-            item = (CALL, 10**6, 7, 0.0, flags, None, data, 0)
-
-            def exchange(_: int) -> Any:
-                found = endpoint.on_exchange(rt.members[0], [codec.head(item, CALL_EXCHANGE)])
-                assert not isinstance(found, Future)
-                return codec.items(found[0])
-
-            threads: list[Any] = []
-            thread = threading.Thread(target=lambda: threads.append(exchange(0)))
-            thread.start()
-            until(lambda: endpoint.executor._direct == 1, "it does not wait for a slot")
-            peer.note_started((CALL, 10**6 + 1, 7, 0.0, flags, None, data, 0))
-            Gates.opened.set()
-            held.wait(PATIENCE)
-            thread.join(PATIENCE)
-            assert threads[0][2] == FAILED
-            assert ran == ["held"]
-        group.barrier(PATIENCE)
-
-    launch(program, handler_threads=1)
+    ran.clear()
+    answers: list[Any] = []
+    with first_of_two(handler_threads=1) as group:
+        endpoint = group._endpoint
+        codec, peer = endpoint._codec, endpoint.peer("m1")
+        held = group.rpc_async(0, hold)
+        until(lambda: bool(ran), "it does not start")
+        flags, data, _ = codec.call(note, ("given up",), None)
+        item = (CALL, 10**6, 7, 0.0, flags, None, data, 0)
+        head = codec.head(item, CALL_EXCHANGE)
+        thread = threading.Thread(target=lambda: answers.append(endpoint.on_exchange("m1", [head])))
+        thread.start()
+        until(lambda: endpoint.executor._direct == 1, "it does not wait for a slot")
+        peer.note_started((CALL, 10**6 + 1, 7, 0.0, flags, None, data, 0))
+        Gates.opened.set()
+        held.wait(PATIENCE)
+        thread.join(PATIENCE)
+        assert codec.items(answers[0][0])[2] == FAILED
+        assert ran == ["held"]
 
 
 # -- locks ------------------------------------------------------------------------------------
@@ -117,16 +99,6 @@ refused: list[BaseException] = []
 used: list[object] = []
 
 
-@contextmanager
-def collecting_often() -> Iterator[None]:
-    before = gc.get_threshold()
-    gc.set_threshold(1)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
 def answer_and_litter(group: RpcGroup, n: int) -> int:
     """Return *n*, and leave garbage that calls, in the member that is called."""
     Calling(lambda: group.rpc_async(0, same, args=(n,)))
@@ -139,7 +111,7 @@ def test_finalizers_that_call_at_any_time_succeed_or_are_refused(backend: str) -
     refused.clear()
     used.clear()
 
-    def program(_: Runtime, group: RpcGroup) -> None:
+    with first_of_two(backend) as group:
         ref = group.remote(1, dict[str, int])
         uses: list[Callable[[], object]] = [
             lambda: group.rpc_async(1, add, args=(1, 2)),
@@ -147,24 +119,26 @@ def test_finalizers_that_call_at_any_time_succeed_or_are_refused(backend: str) -
             lambda: group.remote(1, dict),
             lambda: ref.rpc_async().get(1),
         ]
-        with collecting_often():
+        threshold = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
             futures = []
             for n in range(40):
                 Calling(uses[n % len(uses)])
                 futures.append(group.rpc_async(1, answer_and_litter, args=(group, n)))
                 assert group.rpc_sync(1, same, (n,), timeout=PATIENCE) == n
             assert [each.wait(PATIENCE) for each in futures] == [*range(40)]
+        finally:
+            gc.set_threshold(*threshold)
         assert group.rpc_sync(1, add, (1, 2), timeout=PATIENCE) == 3
         assert used
         allowed = "a finalizer", "receives for others"
         assert all(any(each in str(error) for each in allowed) for error in refused), refused
 
-    launch(between(program), backend=backend)
-
 
 @pytest.mark.parametrize("use", ["rpc_sync", "rpc_async", "remote", "result", "barrier", "close"])
 def test_what_enters_in_the_midst_of_a_change_is_refused(use: str) -> None:
-    def program(rt: Runtime, group: RpcGroup) -> None:
+    with first_of_two() as group:
         done = group.rpc_async(1, wait_at_gate)
         endpoint: Any = group._endpoint
         uses: dict[str, Callable[[], object]] = {
@@ -181,13 +155,9 @@ def test_what_enters_in_the_midst_of_a_change_is_refused(use: str) -> None:
         Gates.opened.set()
         assert done.wait()
 
-    Gates.opened.clear()
-    launch(between(program))
-
 
 def test_a_thread_that_receives_does_not_wait() -> None:
-    def program(_: Runtime, group: RpcGroup) -> None:
-        Gates.opened.clear()
+    with first_of_two() as group:
         with context.internal():
             waits: list[Callable[[], object]] = [
                 lambda: group.rpc_sync(1, same, args=(1,)),
@@ -199,8 +169,6 @@ def test_a_thread_that_receives_does_not_wait() -> None:
             future = group.rpc_async(1, same, args=(1,))
         Gates.opened.set()
         assert future.wait(PATIENCE) == 1
-
-    launch(between(program))
 
 
 class PickledByACall:
@@ -215,26 +183,18 @@ class PickledByACall:
 
 
 def test_a_user_object_that_calls_while_it_is_fetched_is_no_finalizer() -> None:
-    def program(rt: Any) -> Any:
-        group = rt.group()
+    with first_of_two("ipc") as group:
         PickledByACall.group = group
-        group.barrier(PATIENCE)
-        found = group.remote(1, PickledByACall).to_here(PATIENCE) if rt.rank == 0 else None
-        group.barrier(PATIENCE)
-        return None if found is None else found.value
-
-    assert launch(program, backend="ipc")[0] == 3
+        assert group.remote(1, PickledByACall).to_here(PATIENCE).value == 3
 
 
 def test_the_end_of_a_member_in_a_job_that_fails_is_explained_by_the_failure() -> None:
-    def program(rt: Runtime, _: RpcGroup) -> None:
-        endpoint = context.endpoint()
+    with first_of_two() as group:
+        endpoint = group._endpoint
         lost = PeerLostError("m1", "has left")
         assert endpoint.root_cause(lost) is lost
         endpoint._other_is_failing(Request("m1", ("m1", "ValueError: planned"), []))
         found = endpoint.root_cause(lost)
         endpoint._failing = None
-        assert isinstance(found, ClosedError)
-        assert "ValueError: planned" in str(found)
-
-    launch(between(program))
+    assert isinstance(found, ClosedError)
+    assert "ValueError: planned" in str(found)
