@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Pool, PoolState
-from pparallel.runtime.pools.forks import leave_in_forks
+from pparallel.runtime.forks import Inherited
 from pparallel.runtime.program_end import end_with_program
 from pparallel.runtime.resources import start_thread
 from pparallel.runtime.threads import SharedJob, SingleJob, Slot
@@ -81,7 +81,7 @@ class ThreadPool(Pool):
                 self._queue.put(None)
                 raise
         end_with_program(self)
-        leave_in_forks(self)
+        _pools.add(self)
 
     def __del__(self) -> None:
         if getattr(self, "_state", None) is _OPEN:
@@ -237,6 +237,9 @@ class ThreadPool(Pool):
         for job in list(self._live):
             job.abort(error)
             self._forget(job)
+
+
+_pools = Inherited(ThreadPool.leave_to_parent, once=True)
 
 
 def _serve(

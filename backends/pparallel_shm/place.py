@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Mapping, Sequence
 
 from pparallel.errors import ClosedError
 from pparallel.machine.cpus import usable_cpus
+from pparallel.runtime.forks import Inherited
 from pparallel_shm.agreement import Agreement
 from pparallel_shm.breaking import Breaking
 from pparallel_shm.dividing import Divisions
@@ -82,12 +81,4 @@ def _glance(memory: Memory) -> Glance:
     return OWN_CORE if size <= usable_cpus() else SHARED_CORE
 
 
-_all: weakref.WeakSet[Place] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_all):
-        each.end_in_child()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_all = Inherited(Place.end_in_child)

@@ -14,15 +14,13 @@ import zmq
 
 from pparallel_zmq.address import Address
 from pparallel_zmq.messages import MORE_BACK, Parts
-from pparallel_zmq.sockets import NOW, RETURN, Sockets
+from pparallel_zmq.sockets import EVENTS, MORE, NOW, POLLIN, POLLOUT, RETURN, Sockets
 
 if TYPE_CHECKING:
     from pparallel_zmq.transport import ZmqTransport
 
 logger = logging.getLogger(__name__)
 
-_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_EVENTS, _POLLIN, _POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 _FAILED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _WATCHED = (
     zmq.EVENT_CONNECTED
@@ -98,7 +96,7 @@ class Connection:
                 try:
                     self._send(message[0][0], NOW)
                     # The use of a socket takes what its descriptor reports from the other thread.
-                    if int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
+                    if int(self._socket.getsockopt(EVENTS)) & POLLIN:
                         self._dispatcher.look(self._fd)
                     return
                 except zmq.Again:
@@ -117,13 +115,13 @@ class Connection:
 
     def _empty(self) -> bool:
         """Read the answers, and send the messages that wait, until nothing can be done."""
-        events = _POLLIN
-        while events & _POLLIN or (events & _POLLOUT and self._may_send()):
+        events = POLLIN
+        while events & POLLIN or (events & POLLOUT and self._may_send()):
             self._send_waiting()
             self._read_back()
             with self._lock:
                 # Only this makes the socket look at all that its descriptor has reported.
-                events = 0 if self.is_closed else int(self._socket.getsockopt(_EVENTS))
+                events = 0 if self.is_closed else int(self._socket.getsockopt(EVENTS))
         return False
 
     def _read_back(self) -> None:
@@ -148,7 +146,7 @@ class Connection:
         while self._may_send():
             head, *piece = self._waiting[0]
             try:
-                self._send(head, _MORE if piece else NOW)
+                self._send(head, MORE if piece else NOW)
                 for each in piece:
                     self._send(each, NOW)
             except zmq.Again:  # of the first part alone

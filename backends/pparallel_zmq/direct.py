@@ -26,15 +26,13 @@ from pparallel.runtime.resources import start_thread
 from pparallel.runtime.waits import Spin, milliseconds
 from pparallel_zmq import messages
 from pparallel_zmq.messages import MORE_BACK, BadMessageError, Incoming, Part
-from pparallel_zmq.sockets import NOW, Socket, Sockets
+from pparallel_zmq.sockets import EVENTS, MORE, NOW, POLLIN, POLLOUT, Socket, Sockets
 
 logger = logging.getLogger(__name__)
 
 MOST = 8  #: direct connections to one member
 
 _REFUSED = bytes([messages.REFUSED])
-_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_EVENTS, _POLLIN, _POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 
 
 class EndedError(Exception):
@@ -135,7 +133,7 @@ class DirectConnection:
                 raise EndedError
             try:
                 for each in parts[:-1]:
-                    self._socket.send(each, _MORE)
+                    self._socket.send(each, MORE)
                 self._socket.send(parts[-1], NOW)
             except zmq.Again:  # there is room for all that is sent
                 raise EndedError from None
@@ -153,10 +151,10 @@ class DirectConnection:
                 return self._socket.recv(NOW)
             except zmq.Again:
                 # Only this has the socket look at all that its descriptor has reported.
-                events = int(self._socket.getsockopt(_EVENTS))
-                if not events & _POLLOUT:
+                events = int(self._socket.getsockopt(EVENTS))
+                if not events & POLLOUT:
                     break
-                if not events & _POLLIN:
+                if not events & POLLIN:
                     return None
         raise EndedError
 

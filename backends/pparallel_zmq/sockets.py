@@ -25,6 +25,8 @@ from pparallel_zmq.strangers import WATCHED, Strangers
 logger = logging.getLogger(__name__)
 
 NOW = int(zmq.NOBLOCK)
+MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+EVENTS, POLLIN, POLLOUT = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 #: Parts of the liveness bound: between pings, without an answer to one, and to come back for a
 #: connection that broke. All three may pass before a member is given up.
 BEAT, SILENCE, RETURN = 0.1, 0.5, 0.35

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Hashable
 from time import monotonic
-from weakref import WeakSet
 
 from typing_extensions import override
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.ordered_server import Found, OrderedServer, check_hashable
 from pparallel.runtime import stopping
+from pparallel.runtime.forks import Inherited
 
 
 class PollingOrderedServer(OrderedServer):
@@ -83,12 +82,4 @@ class PollingOrderedServer(OrderedServer):
         return None if found is None or found[1] == version else found
 
 
-_servers: WeakSet[PollingOrderedServer] = WeakSet()
-
-
-def _after_in_child() -> None:
-    for each in _servers:
-        each._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_in_child)
+_servers = Inherited(PollingOrderedServer._after_fork)

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 LONGEST_WAIT = 1 << 20  #: seconds, some 12 days; see :func:`at_most`
 SPIN = 150e-6  #: seconds for which a thread looks before it sleeps
+REST = 16  #: receives without a look after one in vain
 
 _pays = (os.cpu_count() or 1) > 1
 
@@ -33,11 +34,12 @@ def milliseconds(timeout: float | None) -> int | None:
 class Spin(Generic[T]):
     """Receives from one source, by one thread at a time.
 
-    The thread looks again and again for :data:`SPIN` seconds, and lets others run in between, if
-    what it received last came within that time; otherwise it waits.
+    The thread looks again and again for :data:`SPIN` seconds, and lets others run in between.
+    Where nothing comes within that time, the next :data:`REST` receives wait at once: another
+    thread may hold the core or the interpreter's lock, and each look would wait for that as well.
     """
 
-    __slots__ = ("_is_quick", "_look", "_wait")
+    __slots__ = ("_look", "_wait", "_waits")
 
     def __init__(self, wait: Callable[[], T], look: Callable[[], T | None]) -> None:
         """Know how to receive.
@@ -46,17 +48,21 @@ class Spin(Generic[T]):
             wait: returns what comes next.
             look: returns what has come, ``None`` if nothing has.
         """
-        self._wait, self._look, self._is_quick = wait, look, False
+        self._wait, self._look = wait, look
+        self._waits = 0 if _pays else -1  # receives that do not look; negative: none ever looks
 
     def receive(self) -> T:
         """Return what comes next; raises what *wait* and *look* do."""
-        began, look, found = perf_counter(), self._look, None
-        if self._is_quick:
+        if self._waits:
+            self._waits -= 1
+            return self._wait()
+        began, look = perf_counter(), self._look
+        found = look()
+        while found is None and perf_counter() - began < SPIN:
+            os.sched_yield()
             found = look()
-            while found is None and perf_counter() - began < SPIN:
-                os.sched_yield()
-                found = look()
         if found is None:
             found = self._wait()
-        self._is_quick = _pays and perf_counter() - began < SPIN
+        if perf_counter() - began >= SPIN:
+            self._waits = REST
         return found

@@ -16,9 +16,9 @@ from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Batch, PoolState, Sink
 from pparallel.interfaces.pool.results import Publishing
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.forks import Inherited
 from pparallel.runtime.pools import nesting
 from pparallel.runtime.pools.board import Board
-from pparallel.runtime.pools.forks import leave_in_forks
 from pparallel.runtime.pools.functions import Functions
 from pparallel.runtime.pools.values import unsent
 from pparallel.runtime.shm import Arena
@@ -119,7 +119,7 @@ class Engine:
             staffing.start_all()
             self._release = undo.pop_all()
         self._is_open = True
-        leave_in_forks(self)
+        _engines.add(self)
 
     def close(self) -> None:
         """Take no more calls."""
@@ -299,6 +299,9 @@ class Engine:
         crew = self._crew
         with crew.quiet:
             crew.quiet.wait_for(lambda: not crew.live, timeout)
+
+
+_engines = Inherited(Engine.leave_to_parent, once=True)
 
 
 def _arena(name: str) -> Arena | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -12,6 +11,7 @@ from typing_extensions import override
 
 from pparallel.errors import ClosedError, PeerLostError
 from pparallel.interfaces.transport import Receiver, Transport, TransportConfig
+from pparallel.runtime.forks import Inherited
 from pparallel.runtime.links.membership import Membership
 
 if TYPE_CHECKING:
@@ -104,13 +104,4 @@ class BaseTransport(Transport, Generic[C]):
         self._parent, self._closed = os.getppid(), True
 
 
-_opened: weakref.WeakSet[BaseTransport[Any]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_opened):
-        each._forked()
-    _opened.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_opened = Inherited[BaseTransport[Any]](lambda each: each._forked(), once=True)

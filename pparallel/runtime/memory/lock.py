@@ -6,7 +6,8 @@ import fcntl
 import os
 import threading
 import time
-import weakref
+
+from pparallel.runtime.forks import Inherited
 
 PATIENCE = 1.0  #: seconds to wait for a process that is stopped while it has the lock
 _AGAIN = 0.0001
@@ -71,12 +72,4 @@ class Lock:
             time.sleep(_AGAIN)
 
 
-_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_locks):
-        each._reset()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_locks = Inherited(Lock._reset)

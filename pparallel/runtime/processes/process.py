@@ -7,13 +7,13 @@ import select
 import signal
 import threading
 import warnings
-import weakref
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import NamedTuple
 
 from typing_extensions import override
 
+from pparallel.runtime.forks import Inherited
 from pparallel.runtime.processes import descriptors
 from pparallel.runtime.processes.inheritance import (
     forget_in_children,
@@ -127,7 +127,7 @@ class Process(ABC):
         self._descriptors = ()
 
 
-_processes: weakref.WeakSet[Process] = weakref.WeakSet()
+_processes = Inherited(Process._forget, once=True)
 
 
 def watch(pid: int) -> int:
@@ -146,12 +146,3 @@ def readable(descriptor: int, timeout: float | None) -> bool:
     watch = select.poll()
     watch.register(descriptor, select.POLLIN)
     return bool(watch.poll(milliseconds(timeout)))
-
-
-def _forget_all() -> None:
-    for each in list(_processes):
-        each._forget()
-    _processes.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all)

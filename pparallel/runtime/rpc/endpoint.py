@@ -6,7 +6,6 @@ import copy
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
@@ -28,6 +27,7 @@ from pparallel.errors import (
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime.flat_views import own
+from pparallel.runtime.forks import Inherited
 from pparallel.runtime.future import LeanFuture, ended_by, fail, settle
 from pparallel.runtime.member import MemberContext
 from pparallel.runtime.member import context as member_context
@@ -804,13 +804,4 @@ def _tell(callback: Callable[..., None], *news: object) -> None:
         logger.exception("What was to be called when a member has ended failed")
 
 
-_opened: weakref.WeakSet[Endpoint] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_opened):
-        each.forked()
-    _opened.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_opened = Inherited(Endpoint.forked, once=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
 from pparallel.errors import ClosedError
+from pparallel.runtime.forks import Inherited
 from pparallel.runtime.memory import Mapping
 from pparallel.runtime.memory import arena as memory
 from pparallel.runtime.shm.block import Block, Ticket
@@ -245,12 +245,4 @@ class Arena:
         self._busy = False
 
 
-_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for arena in list(_arenas):
-        arena.unlock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_arenas = Inherited(Arena.unlock)

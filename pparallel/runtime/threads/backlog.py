@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import PoolState
-from pparallel.runtime.pools.forks import leave_in_forks
+from pparallel.runtime.forks import Inherited
 from pparallel.runtime.threads.job import SharedJob
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Backlog:
         """
         with self._changed:
             self.state = self.state.opened(self._pool)
-        leave_in_forks(self)
+        _backlogs.add(self)
 
     def put(self, batch: Batch, sink: Sink) -> None:
         """Have *batch* run: what ``Pool.carry`` promises.
@@ -150,3 +150,6 @@ class Backlog:
             self._changed.notify_all()
         for job in jobs:
             job.abort(error)
+
+
+_backlogs = Inherited(Backlog.leave_to_parent, once=True)

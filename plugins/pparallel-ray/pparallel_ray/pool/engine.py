@@ -10,7 +10,6 @@ import logging
 import os
 import selectors
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from typing import Any
 from pparallel.errors import ClosedError
 from pparallel.interfaces.pool import Batch, PoolState, Sink
 from pparallel.interfaces.serializer import Serializer
+from pparallel.runtime.forks import Inherited
 from pparallel.runtime.pools import nesting
 from pparallel.runtime.pools.board import Place
 from pparallel.runtime.pools.functions import Functions
@@ -323,13 +323,4 @@ class Engine:
                 self._oversight.placed(worker, recalled, Place(*place))
 
 
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for engine in list(_engines):
-        engine.leave_to_parent()
-    _engines.clear()
-
-
-os.register_at_fork(after_in_child=_forked)
+_engines = Inherited(Engine.leave_to_parent, once=True)
