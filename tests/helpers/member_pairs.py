@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
+
+import dill
+import pytest
 
 from pparallel.interfaces.transport import Frames, Meeting, TransportConfig
 from pparallel.registry import default_registry
@@ -78,6 +82,30 @@ def pair(config: TransportConfig, also: Callable[[Any], object] = lambda _: None
         a, b = (made(config, name, meeting) for name in NAMES)
         with opened(a, b, also=also) as (at_a, at_b):
             yield Pair(a, b, at_a, at_b, meeting)
+
+
+def does_not_open(transport: Any, kind: Any, why: str | None = None) -> str:
+    """Check that a transport cannot be opened; return what the error says."""
+    with pytest.raises(kind, match=why) as caught, opened(transport):
+        pass
+    return str(caught.value)
+
+
+@contextmanager
+def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch, *modules: Any) -> Iterator[None]:
+    """Check that neither these *modules* nor those of pickles load anything inside."""
+    loaded: list[object] = []
+
+    def refuse(data: object, *_: object, **__: object) -> object:
+        loaded.append(data)
+        raise AssertionError("unpickled")
+
+    with monkeypatch.context() as changed:
+        for module in (pickle, dill, *modules):
+            changed.setattr(module, "loads", refuse)
+        changed.setattr(pickle, "load", refuse)
+        yield
+    assert loaded == []
 
 
 def exchange(

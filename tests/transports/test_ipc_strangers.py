@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import marshal
 import os
 import pickle
@@ -12,18 +11,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import dill
 import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from member_pairs import NAMES, Pair, made, opened
+from member_pairs import NAMES, Pair, does_not_open, made, nothing_is_unpickled, opened
 from pydantic import SecretStr
-from typer.testing import CliRunner
 
-import pparallel
-from pparallel import Runtime
-from pparallel.cli import app
 from pparallel.errors import (
     AuthenticationError,
     CallTimeoutError,
@@ -69,11 +63,6 @@ def answer(*members: IpcTransport) -> None:
         reply = own.exchange(other.name, [b"", b"?"], PATIENCE)
         assert reply is not None
         assert [bytes(each) for each in reply] == [b"?"]
-
-
-def does_not_open(transport: IpcTransport, kind: type[PparallelError], why: str) -> None:
-    with pytest.raises(kind, match=why), opened(transport):
-        pass
 
 
 @contextmanager
@@ -209,21 +198,6 @@ def test_who_answers_must_know_the_key_and_be_who_was_called(
 # -- strangers --------------------------------------------------------------------------------
 
 
-@contextmanager
-def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
-    """Count what is unpickled or unmarshalled meanwhile."""
-    seen: list[object] = []
-
-    def refuse(data: object, *args: object, **options: object) -> object:
-        seen.append(data)
-        raise AssertionError("unpickled")
-
-    with monkeypatch.context() as changed:
-        for module in (pickle, dill, marshal, messages):
-            changed.setattr(module, "loads", refuse)
-        yield seen
-
-
 def garbage(number: int) -> list[bytes]:
     """Return what stranger *number* says: of many kinds."""
     right = caller_of("a").first
@@ -256,7 +230,7 @@ def test_two_hundred_strangers(
     process = psutil.Process()
     descriptors, threads = process.num_fds(), process.num_threads()
     with ExitStack() as stack:
-        with nothing_is_unpickled(monkeypatch) as seen:
+        with nothing_is_unpickled(monkeypatch, marshal, messages):
             for number in range(200):
                 sock = stack.enter_context(stranger(folder, number % 2))
                 for packet in garbage(number):
@@ -268,7 +242,6 @@ def test_two_hundred_strangers(
                 sock = stack.enter_context(stranger(folder, number))
                 sock.send(os.urandom(50))
                 assert hear(sock).startswith(b"-")
-        assert seen == []
         answer(a, b)
     until(lambda: process.num_fds() <= descriptors, "descriptors of strangers are left")
     assert process.num_threads() <= threads
@@ -314,28 +287,3 @@ def test_more_strangers_than_are_let_wait(
         answer(*members[:2])  # the connection has to be let in behind them
         for each in waiting:
             assert hear(each).startswith(b"-")
-
-
-def look_around(rt: Runtime) -> tuple[str, list[str]]:
-    """Return the job's key, and what anybody may see of this member."""
-    transport = rt.transport
-    assert isinstance(transport, IpcTransport)
-    member, process = transport._member, psutil.Process()
-    seen = [repr(process.cmdline()), repr(process.environ()), repr(rt), repr(rt.config)]
-    rt.group().barrier(PATIENCE)
-    return member.keys["ipc"].get_secret_value(), [*seen, repr(member), repr(vars(transport))]
-
-
-def test_the_key_of_a_job_is_told_to_nobody(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    job = {"members": 2, "launcher": {"backend": "process"}, "transport": {"backend": "ipc"}}
-    found = pparallel.launch(job, look_around)
-    ((key,), seen) = {each for each, _ in found}, [text for _, texts in found for text in texts]
-    assert len(key) >= 32
-    config = IpcTransportConfig(key=SecretStr(key))
-    seen += [repr(config), str(config), config.model_dump_json(), caplog.text, *capfd.readouterr()]
-    seen += [CliRunner().invoke(app, [command]).output for command in ("schema", "doctor")]
-    assert len(seen) == 20
-    assert not [text for text in seen if key in text]

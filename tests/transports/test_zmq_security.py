@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import pickle
 import secrets
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import dill
 import psutil
 import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from member_pairs import does_not_open, nothing_is_unpickled
 from pydantic import SecretStr
 from typer.testing import CliRunner
 from zmq_bytes import connect, curve, garbage, greeting, head, second
@@ -32,16 +30,13 @@ from pparallel.errors import (
     CallTimeoutError,
     ConfigError,
     PeerLostError,
-    PparallelError,
 )
 from pparallel.interfaces.transport import Meeting
-from pparallel.runtime.member import Member
 from pparallel.testing.patience import until
 from pparallel.testing.threads import in_threads
 from pparallel_zmq import ZmqTransportConfig, messages
 from pparallel_zmq.address import Address
 from pparallel_zmq.keys import fresh
-from pparallel_zmq.transport import ZmqTransport
 
 NAMES = ["m0", "m1"]
 TCP = PLACES[1]
@@ -58,17 +53,6 @@ def members(request: pytest.FixtureRequest) -> Iterator[Job]:
 def on_tcp() -> Iterator[Job]:
     with job(TCP, liveness_bound=5.0) as found:
         yield found
-
-
-def does_not_open(
-    transport: ZmqTransport,
-    kind: type[PparallelError] | tuple[type[PparallelError], ...],
-    why: str | None = None,
-) -> str:
-    """Return how it fails to open."""
-    with pytest.raises(kind, match=why) as caught, opened(transport):
-        pass
-    return str(caught.value)
 
 
 # -- who may come in ----------------------------------------------------------------------------
@@ -142,17 +126,6 @@ def test_a_known_key_under_anothers_name_is_refused(place: str) -> None:
 # -- garbage ------------------------------------------------------------------------------------
 
 
-@contextmanager
-def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def refuse(*_: object, **__: object) -> object:
-        raise AssertionError("something was unpickled")
-
-    with monkeypatch.context() as patched:
-        for module, name in ((pickle, "loads"), (pickle, "load"), (dill, "loads")):
-            patched.setattr(module, name, refuse)
-        yield
-
-
 ME = psutil.Process()
 MB = 2**20
 
@@ -224,30 +197,6 @@ def test_what_is_too_large_is_refused_before_it_is_there(on_tcp: Job) -> None:
 
 
 # -- secrets ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_secrets_are_told_to_nobody(place: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    with job(place) as (own, met, (peer,)):
-        hidden = {
-            each.get_secret_value()
-            for keys in met.keys.values()
-            for name, each in keys.items()
-            if not name.startswith("public:")
-        }
-        assert len(hidden) == 2
-        environment = own.call("m1", [b"environment"], 5)
-        config = ZmqTransportConfig(keys=dict(met.keys["m0"]))
-        member = Member("m0", 0, 0, 2, tuple(NAMES), met.address, met.keys["m0"])
-        told = [repr(config), str(config), config.model_dump_json(), repr(member)]
-        told += [repr(met), repr(vars(own.own)), caplog.text, bytes(environment[0]).decode()]
-        for process in (ME, psutil.Process(peer.pid)):
-            told += [repr(process.cmdline()), repr(process.environ())]
-    if place == PLACES[0]:
-        told += [CliRunner().invoke(app, [command]).output for command in ("schema", "doctor")]
-    for text in told:
-        assert not [each for each in hidden if each in text]
 
 
 @pytest.mark.parametrize("place", ["tcp://127.0.0.1:5999", "ipc:///tmp/nowhere/m"])
