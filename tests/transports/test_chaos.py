@@ -96,7 +96,11 @@ def test_messages_are_lost_and_repeated_by_what_they_hold(fault: str, arrived: l
 def test_a_broken_connection_is_reported_while_the_message_arrives() -> None:
     with pair(chaotic(LocalTransportConfig(), fail_running=1.0)) as there:
         resets: list[BaseException] = []
-        there.at_a.on_reset = lambda _, error: resets.append(error)  # type: ignore[method-assign]
+
+        def note(name: str, error: BaseException) -> None:
+            resets.append(error)
+
+        there.at_a.on_reset = note  # type: ignore[method-assign]
         there.a.send("b", [CALLS])
         assert there.at_b.has(1) == [[CALLS]]
         [error] = resets

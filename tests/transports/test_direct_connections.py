@@ -25,13 +25,12 @@ from pparallel_zmq.sockets import NOW
 from pparallel_zmq.transport import ZmqTransport
 
 MOST = 8  #: direct connections to one member
-#: a connection that is not made is made anew after the bound
-ZMQ = ZmqTransportConfig(liveness_bound=0.5)
+IPC = IpcTransportConfig(lanes=MOST)
+ZMQ = ZmqTransportConfig()
+HASTY = ZmqTransportConfig(liveness_bound=0.5)  #: a connection is made again after the bound
 ON_TCP = ZmqTransportConfig(address="tcp://127.0.0.1:0", liveness_bound=PATIENCE)
 
-both = pytest.mark.parametrize(
-    "config", [IpcTransportConfig(lanes=MOST), ZMQ], ids=lambda config: config.backend
-)
+both = pytest.mark.parametrize("config", [IPC, ZMQ], ids=lambda config: config.backend)
 
 
 @both
@@ -104,7 +103,7 @@ def test_a_request_to_a_member_that_is_given_up_ends(config: TransportConfig) ->
         assert str(asking.exception(PATIENCE)) == str(PeerLostError("b", "is given up"))
 
 
-@both
+@pytest.mark.parametrize("config", [IPC, HASTY], ids=lambda config: config.backend)
 def test_a_member_without_descriptors_is_reached_later(config: TransportConfig) -> None:
     with pair(config) as there:
         there.a.send("b", [bytes(2**20)])
@@ -130,7 +129,7 @@ def test_a_reply_that_exceeds_the_limits_fails_its_request_alone() -> None:
 
 
 def test_one_that_has_ended_while_nobody_used_it_is_replaced() -> None:
-    with pair(ZMQ) as there:
+    with pair(HASTY) as there:
         ask(there, b"first")
         for server in list(there.b._direct["a"]._servers):
             server.close()

@@ -77,8 +77,6 @@ def end_of_opening(own):
         return "exhausted"
     except CallTimeoutError:  # the other one lacks them
         return "alone"
-    finally:
-        own.close()
 
 
 with meeting(NAMES) as met:
@@ -96,6 +94,8 @@ with meeting(NAMES) as met:
             free += 1
         both = [transport(name, NAMES, met, rendezvous_timeout=0.2) for name in NAMES]
         ends = in_threads(2, lambda n: end_of_opening(both[n]))
+        for own in both:
+            own.close()
         assert left > 8 or ends == ["exhausted"] * 2, ends
     assert len(os.listdir("/proc/self/fd")) <= 120 - left + 1
 """

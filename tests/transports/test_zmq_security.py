@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -32,7 +33,7 @@ from pparallel.errors import (
     PeerLostError,
 )
 from pparallel.interfaces.transport import Meeting
-from pparallel.testing.patience import until
+from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel_zmq import ZmqTransportConfig, messages
 from pparallel_zmq.address import Address
@@ -229,12 +230,14 @@ def test_key_files(tmp_path: Path) -> None:
     place = f"ipc://{tmp_path}/private/meet"
     owned = [transport(name, NAMES, Meeting(""), address=place, keys=files[name]) for name in NAMES]
 
+    is_over = threading.Event()
+
     def meet(number: int) -> None:
         with opened(owned[number]) as asking:
             if number == 0:
                 assert asking.call("m1", [b"by hand"], 5)
-            else:
-                until(lambda: bool(asking.asked), "it was not called")
+                is_over.set()
+            assert is_over.wait(PATIENCE)
 
     in_threads(2, meet)
     wrong = transport("m0", NAMES, Meeting(place), keys=files["m1"])
