@@ -17,19 +17,8 @@ def raised(array: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
     return array + 1
 
 
-class Sum:
-    """What a member keeps, and others refer to."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def add(self, number: int) -> int:
-        self.value += number
-        return self.value
-
-
-def use(rt: pparallel.Runtime, faults: bool) -> dict[str, Any]:
-    """Call in all ways; with faults, only what is sent again when it is lost."""
+def use(rt: pparallel.Runtime) -> dict[str, Any]:
+    """Make calls that are sent again when they are lost."""
     group = rt.group()
     told: dict[str, Any] = {"class": type(rt.transport).__name__, "members": rt.transport.members()}
     if rt.rank == 0:
@@ -38,10 +27,5 @@ def use(rt: pparallel.Runtime, faults: bool) -> dict[str, Any]:
         told["async"] = [each.wait() for each in calls]
         large = numpy.zeros(500_000)
         told["large"] = float(group.rpc_sync(1, raised, args=(large,), idempotent=True).sum())
-        if not faults:
-            sums = group.remote(1, Sum)
-            told["remote"] = [sums.rpc_sync().add(n) for n in range(5)]
-            calls = [group.rpc_async(1, half, args=(n,)) for n in range(30)]
-            told["once"] = [each.wait() for each in calls]
     group.barrier()
     return told

@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -121,13 +121,14 @@ def call_without_a_pause(rt: Runtime, to: str, file: Path) -> tuple[int, list[st
 
 
 def call_many_ways(rt: Runtime, to: str, file: Path) -> list[str]:
-    """Wait for *to* in a lane, in a future and in a reference; return what they raise."""
+    """Wait for *to* in every way, a barrier of all among them; return what they raise."""
     group = rt.group()
     found: list[str] = []
     calls = [
         lambda: group.rpc_sync(to, wait_at, args=(file,)),
         lambda: group.rpc_async(to, wait_at, args=(file,)).wait(),
         lambda: group.remote(to, wait_at, args=(file,)).to_here(),
+        lambda: group.barrier(PATIENCE),
     ]
     threads = [threading.Thread(target=lambda f=f: found.append(raised_by(f))) for f in calls]
     for each in threads:
@@ -136,13 +137,6 @@ def call_many_ways(rt: Runtime, to: str, file: Path) -> list[str]:
         each.join(PATIENCE)
     assert not any(each.is_alive() for each in threads)
     return found
-
-
-def meet(rt: Runtime, file: Path) -> tuple[str, float]:
-    """Wait in a barrier of all members; return what it raised and how late that came."""
-    file.touch()
-    error = raised_by(lambda: rt.group().barrier(PATIENCE))
-    return error, _since(file.with_name("killed"))
 
 
 def calls_after(rt: Runtime, to: str, file: Path) -> tuple[int, list[str]]:
@@ -163,34 +157,6 @@ def have_it_hold_the_gil(rt: Runtime, to: str, seconds: float) -> tuple[float, l
     began = time.monotonic()
     rt.group().rpc_sync(to, hold_the_gil, args=(seconds,))
     return time.monotonic() - began, rt.transport.members()
-
-
-def push_to_the_end(rt: Runtime, file: Path) -> tuple[str, int]:
-    """Push whole versions until that fails; return how, and the last that was acknowledged."""
-    acknowledged = 0
-    server = rt.ordered_server
-
-    def push() -> None:
-        nonlocal acknowledged
-        while not rt.stopping:
-            version = acknowledged + 1
-            value = {"numbers": [version] * 50_000, "bytes": bytes([version % 251]) * 500_000}
-            assert server.push("k", value, version, acknowledged or None)
-            acknowledged = version
-            if version == 3:
-                file.touch()
-
-    return raised_by(push), acknowledged
-
-
-def pull_after(rt: Runtime, file: Path) -> tuple[int, bool]:
-    """Wait for *file*, then pull; return the version, and whether what it is, is whole."""
-    until(file.exists, "the test goes on")
-    found = rt.ordered_server.pull("k")
-    assert found is not None
-    value, version = cast("tuple[Any, int]", found)
-    whole = value["numbers"] == [version] * 50_000
-    return version, whole and value["bytes"] == bytes([version % 251]) * 500_000
 
 
 def host_memory(rt: Runtime, other: str, holds: Path) -> tuple[int, int]:

@@ -176,22 +176,6 @@ def send_and_leave(rank: int, folder: Path, count: int) -> Any:
     return [int(bytes(frames[0])) for _, frames in receiver.messages], receiver.ends
 
 
-def count_calls(rt: Runtime, count: int) -> int:
-    """Call the second member so often; return how many calls of torch's this member has made."""
-    group, call, made = rt.group(), Agent.call, list[int]()
-
-    def counted(agent: Agent, rank: int, *args: Any) -> Any:
-        made.append(rank)
-        return call(agent, rank, *args)
-
-    group.barrier(PATIENCE)
-    Agent.call = counted  # type: ignore[assignment, method-assign]
-    for number in range(count if rt.rank == 0 else 0):
-        assert group.rpc_sync(1, abs, (-number,)) == number
-    group.barrier(PATIENCE)
-    return len(made)
-
-
 def fail_to_send_once(rt: Runtime) -> list[str]:
     """Have the second of three calls not leave; return what became of each."""
     group, found = rt.group(), list[str]()

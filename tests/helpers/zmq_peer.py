@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import SecretStr
 
@@ -25,26 +23,17 @@ from pparallel_zmq import ZmqTransportConfig
 from pparallel_zmq.transport import ZmqTransport
 
 BOUND = 1.0
-
-
-Handler = Callable[[str, Frames], Frames | None]
+PLACES = ("ipc", "tcp://127.0.0.1:0")  #: where members meet
 
 
 def handle(sender: str, frames: Frames) -> Frames | None:
     """Do what the first frame says; ``None``: never answer."""
-    what, _, value = bytes(frames[0]).decode(errors="replace").partition(" ")
-    if what == "never":
+    what = bytes(frames[0])
+    if what == b"never":
         return None
-    if what == "gil":
-        threading.Timer(0.05, hold_the_gil, [float(value)]).start()
-    if what == "environment":
+    if what == b"environment":
         return [json.dumps(dict(os.environ)).encode()]
     return [sender.encode(), *frames]
-
-
-def hold_the_gil(seconds: float) -> None:
-    """Let no other Python code of this process run."""
-    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
 
 
 def transport(name: str, names: Sequence[str], meeting: Meeting, **options: object) -> ZmqTransport:
@@ -66,8 +55,8 @@ class Asking:
         asked: who has asked something, in order.
     """
 
-    def __init__(self, own: ZmqTransport, handler: Handler = handle) -> None:
-        self.own, self._handler = own, handler
+    def __init__(self, own: ZmqTransport) -> None:
+        self.own = own
         self.lost: list[tuple[str, str]] = []
         self.resets: list[str] = []
         self.asked: list[str] = []
@@ -97,7 +86,7 @@ class Asking:
         kind, number, *rest = frames
         if kind == b"?":
             self.asked.append(sender)
-            answer = self._handler(sender, rest)
+            answer = handle(sender, rest)
             if answer is not None:
                 self.own.send(sender, [b"!", number, *answer])
         elif int(bytes(memoryview(number))) in self._waiting:
@@ -135,7 +124,6 @@ class Peer:
         command = [*prefix, sys.executable, "-W", "error", __file__]
         pipe = subprocess.PIPE
         self.name = name
-        self._has_begun = False
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         keys = {key: each.get_secret_value() for key, each in meeting.keys.get(name, {}).items()}
         self._say([name, list(names), meeting.address, keys, options])
@@ -145,14 +133,8 @@ class Peer:
         """The process."""
         return self.process.pid
 
-    def begins(self) -> None:
-        """Wait until it begins to open."""
-        if not self._has_begun:
-            self._has_begun = self.next() == "begins"
-
     def opened(self) -> Any:
         """Return whether it has opened, or why not."""
-        self.begins()
         return self.next()
 
     def call(self, to: str, what: str, timeout: float = 20.0) -> Any:
@@ -203,14 +185,47 @@ def peers(names: Sequence[str], every: Sequence[str], meeting: Meeting) -> Itera
 
 
 @contextmanager
-def opened(own: ZmqTransport, handler: Handler = handle) -> Iterator[Asking]:
+def opened(own: ZmqTransport) -> Iterator[Asking]:
     """Open a transport in this process."""
-    found = Asking(own, handler)
+    found = Asking(own)
     try:
         own.open(found)
         yield found
     finally:
         own.close()
+
+
+@contextmanager
+def meeting(names: Sequence[str], place: str = PLACES[0]) -> Iterator[Meeting]:
+    with ZmqTransport.meeting(ZmqTransportConfig(address=place), names) as found:
+        yield found
+
+
+class Job(NamedTuple):
+    """A job whose first member is here, and its others in processes of their own."""
+
+    own: Asking
+    met: Meeting
+    others: list[Peer]
+
+    def answers(self) -> None:
+        """Check that the members talk, both ways."""
+        for each in self.others:
+            assert self.own.call(each.name, [b"here"], 10)
+            assert each.call("m0", "there") == [each.name, "there"]
+
+
+@contextmanager
+def job(place: str = PLACES[0], count: int = 2, **options: object) -> Iterator[Job]:
+    """Open so many members, *m0* and so on; *options* are those of the first."""
+    names = [f"m{number}" for number in range(count)]
+    with (
+        meeting(names, place) as met,
+        peers(names[1:], names, met) as others,
+        opened(transport("m0", names, met, **options)) as own,
+    ):
+        assert [each.opened() for each in others] == ["open"] * len(others)
+        yield Job(own, met, others)
 
 
 def _say(what: object) -> None:
@@ -228,7 +243,6 @@ def _run(name: str, names: list[str], address: str, keys: Mapping[str, str], opt
     secret = {key: SecretStr(each) for key, each in keys.items()}
     own = transport(name, names, Meeting(address, {name: secret}), **options)
     asking = Asking(own)
-    _say("begins")
     try:
         own.open(asking)
     except Exception as error:  # noqa: BLE001 - told to the test

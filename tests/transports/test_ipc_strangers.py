@@ -2,62 +2,45 @@
 
 from __future__ import annotations
 
-import logging
 import marshal
 import os
 import pickle
 import socket
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-import dill
 import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from member_pairs import NAMES, Pair, does_not_open, made, nothing_is_unpickled, opened
 from pydantic import SecretStr
-from typer.testing import CliRunner
 
-import pparallel
-from pparallel import Runtime
-from pparallel.cli import app
-from pparallel.errors import AuthenticationError, ConfigError, PeerLostError, PparallelError
-from pparallel.interfaces.transport import Frames
+from pparallel.errors import (
+    AuthenticationError,
+    CallTimeoutError,
+    ConfigError,
+    PeerLostError,
+    PparallelError,
+)
+from pparallel.interfaces.transport import Meeting
 from pparallel.runtime.links import Hello, ProcessId, RefusedError
-from pparallel.runtime.member import Member
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
-from pparallel.testing.transport.alone import Received
 from pparallel_ipc import IpcTransportConfig, handshake, listener, messages
 from pparallel_ipc.handshake import inbound, outbound
 from pparallel_ipc.transport import IpcTransport
 
-NAMES = ("a", "b")
 KEY = "a key that is long enough"
+CONFIG = IpcTransportConfig()
 
 
-def member(
-    name: str, folder: Path | str | None, key: str | None = KEY, names: Sequence[str] = NAMES
-) -> Member:
+def at(folder: Path | str, key: str | None = KEY) -> Meeting:
+    """Return where members meet, each with that key."""
     keys = {} if key is None else {"ipc": SecretStr(key)}
-    place = None if folder is None else str(folder)
-    return Member(name, names.index(name), 0, len(names), tuple(names), place, keys)
-
-
-def echo(sender: str, frames: Frames) -> Frames | Future[Frames]:
-    return [sender.encode(), *frames]
-
-
-@contextmanager
-def opened(*transports: IpcTransport) -> Iterator[None]:
-    """Open transports together, for each waits for the others."""
-    with ExitStack() as stack:
-        for each in transports:
-            stack.callback(each.close)
-        in_threads(len(transports), lambda n: transports[n].open(Received(echo)))
-        yield
+    return Meeting(str(folder), dict.fromkeys("abc", keys))
 
 
 @pytest.fixture
@@ -68,17 +51,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pair(folder: Path) -> Iterator[tuple[IpcTransport, IpcTransport]]:
-    made = [IpcTransport(IpcTransportConfig(), member=member(name, folder)) for name in NAMES]
-    with opened(*made):
-        yield made[0], made[1]
+def members(folder: Path) -> Iterator[Pair]:
+    a, b = (made(CONFIG, name, at(folder)) for name in NAMES)
+    with opened(a, b) as (at_a, at_b):
+        yield Pair(a, b, at_a, at_b, at(folder))
 
 
-def answers(asking: IpcTransport, asked: IpcTransport) -> None:
-    """Check that *asked* answers."""
-    reply = asking.exchange(asked.name, [b"", b"?"], PATIENCE)
-    assert reply is not None
-    assert [bytes(each) for each in reply] == [asking.name.encode(), b"?"]
+def answer(*members: IpcTransport) -> None:
+    """Check that two members answer one another."""
+    for own, other in (members, members[::-1]):
+        reply = own.exchange(other.name, [b"", b"?"], PATIENCE)
+        assert reply is not None
+        assert [bytes(each) for each in reply] == [b"?"]
 
 
 @contextmanager
@@ -102,85 +86,50 @@ def hear(sock: socket.socket) -> bytes:
 
 
 def test_a_member_with_another_key_is_refused(folder: Path) -> None:
-    right = IpcTransport(IpcTransportConfig(rendezvous_timeout=1), member=member("a", folder))
-    wrong = IpcTransport(
-        IpcTransportConfig(rendezvous_timeout=1), member=member("b", folder, "x" * 32)
-    )
-    errors: dict[str, PparallelError] = {}
-
-    def open_it(number: int) -> None:
-        transport = (right, wrong)[number]
-        with pytest.raises(PparallelError) as caught:
-            transport.open(Received(echo))
-        errors[transport.name] = caught.value
-
-    in_threads(2, open_it)
-    assert isinstance(errors["b"], AuthenticationError)
-    assert "does not know this job's key" in str(errors["b"])
-    assert "the arrival of b" in str(errors["a"])
-    for each in (right, wrong):
-        each.close()
+    hasty, why = IpcTransportConfig(rendezvous_timeout=1), "does not know this job's key"
+    expected: list[tuple[Any, ...]] = [
+        (made(hasty, "a", at(folder)), CallTimeoutError, r"the arrival of b"),
+        (made(hasty, "b", at(folder, "x" * 32)), AuthenticationError, why),
+    ]
+    in_threads(2, lambda n: does_not_open(*expected[n]))
 
 
-@pytest.mark.parametrize("given", [None, "missing", "open", "file"])
-def test_where_members_meet_is_checked(tmp_path: Path, given: str | None) -> None:
+@pytest.mark.parametrize("given", ["", "missing", "open", "file"])
+def test_where_members_meet_is_checked(tmp_path: Path, given: str) -> None:
     (tmp_path / "open").mkdir(mode=0o755)
     (tmp_path / "file").touch(mode=0o700)
-    place = None if given is None else tmp_path / given
-    transport = IpcTransport(IpcTransportConfig(directory=place), member=member("a", None))
-    with pytest.raises(ConfigError, match=r"transport\.directory"):
-        transport.open(Received(echo))
-    transport.close()
+    config = IpcTransportConfig(directory=tmp_path / given if given else None)
+    does_not_open(made(config, "a", at("")), ConfigError, r"transport\.directory")
 
 
 def test_without_a_key_nothing_opens(folder: Path) -> None:
-    transport = IpcTransport(IpcTransportConfig(), member=member("a", folder, None))
-    with pytest.raises(ConfigError, match=r"transport\.key: .*pparallel\.launch"):
-        transport.open(Received(echo))
-    transport.close()
+    transport = made(CONFIG, "a", at(folder, None))
+    does_not_open(transport, ConfigError, r"transport\.key: .*pparallel\.launch")
 
 
 def test_members_started_by_hand_meet_by_their_config(folder: Path) -> None:
     config = IpcTransportConfig(directory=folder, key=SecretStr(KEY))
-    a, b = (IpcTransport(config, member=member(name, None, None)) for name in NAMES)
+    a, b = (made(config, name, at("", None)) for name in NAMES)
     with opened(a, b):
-        answers(a, b)
-        answers(b, a)
+        answer(a, b)
     assert list(folder.iterdir()) == []
 
 
-def test_a_name_that_lives_is_not_given_twice(
-    folder: Path, pair: tuple[IpcTransport, IpcTransport]
-) -> None:
-    again = IpcTransport(IpcTransportConfig(), member=member("b", folder))
-    with pytest.raises(PparallelError, match="another process is member 'b' already"):
-        again.open(Received(echo))
-    again.close()
-    answers(*pair)
+def test_a_name_that_lives_is_not_given_twice(folder: Path, members: Pair) -> None:
+    again = made(CONFIG, "b", at(folder))
+    does_not_open(again, PparallelError, "another process is member 'b' already")
+    answer(*members[:2])
 
 
-def test_a_stranger_with_the_key_and_a_name_that_is_no_members(
-    folder: Path, pair: tuple[IpcTransport, IpcTransport]
-) -> None:
-    names = ("a", "c")
-    strange = IpcTransport(IpcTransportConfig(), member=member("c", folder, names=names))
+def test_a_stranger_with_the_key_and_a_name_that_is_no_members(folder: Path, members: Pair) -> None:
+    strange = made(CONFIG, "c", at(folder), ("a", "c"))
     (folder / "1").rename(folder / "elsewhere")  # or it would find its place taken
-    with pytest.raises(PeerLostError, match="'c' is no member of this job; its members: a, b"):
-        strange.open(Received(echo))
-    strange.close()
+    does_not_open(strange, PeerLostError, "'c' is no member of this job; its members: a, b")
     (folder / "elsewhere").rename(folder / "1")
-    answers(*pair)
+    answer(*members[:2])
 
 
 # -- the handshake ----------------------------------------------------------------------------
-
-
-def hello(name: str) -> Hello:
-    return Hello(name, os.urandom(16), ProcessId.here())
-
-
-def admit(_: Hello) -> None:
-    """Let everybody in."""
 
 
 class End:
@@ -202,12 +151,16 @@ class End:
             return end.value or (b"", None)  # it is over
 
 
+def hello(name: str) -> Hello:
+    return Hello(name, os.urandom(16), ProcessId.here())
+
+
 def caller_of(name: str) -> End:
     return End(outbound(hello("b"), KEY.encode(), os.getpid(), name))
 
 
 def called(name: str = "a", key: str = KEY) -> End:
-    return End(inbound(hello(name), key.encode(), os.getpid(), admit))
+    return End(inbound(hello(name), key.encode(), os.getpid(), lambda _: None))
 
 
 def test_what_is_proved_is_bound_to_what_was_said() -> None:
@@ -219,11 +172,9 @@ def test_what_is_proved_is_bound_to_what_was_said() -> None:
     welcome, who = there.take(proof)
     assert who is not None
     assert who.name == "b"
-    nothing, first = caller.take(welcome)
-    assert nothing == b""
+    _, first = caller.take(welcome)
     assert first is not None
     assert first.name == "a"
-
     for replay in (proof, bytes(len(proof)), challenge[-32:], b""):
         other = called()
         other.take(caller_of("a").first)
@@ -231,50 +182,20 @@ def test_what_is_proved_is_bound_to_what_was_said() -> None:
             other.take(replay)
 
 
-def test_who_answers_must_know_the_key_and_be_who_was_called() -> None:
-    for there, name, error in (
-        (called(key="another key"), "a", AuthenticationError),
-        (called("c"), "a", RefusedError),
-    ):
-        caller = caller_of(name)
-        challenge, _ = there.take(caller.first)
-        with pytest.raises(error):
-            caller.take(challenge)
-    with pytest.raises(RefusedError, match="too late"):
-        caller_of("a").take(handshake.refusal("too late"))
-    with pytest.raises(AuthenticationError):
-        caller_of("a").take(b"")
-
-
-@settings(max_examples=30)
-@given(st.lists(st.binary(max_size=handshake.LONGEST + 10), max_size=4))
-def test_no_bytes_let_anybody_in(said: list[bytes]) -> None:
-    there = called()
-    for each in said:
-        try:
-            _, who = there.take(each)
-        except (RefusedError, AuthenticationError):
-            continue
-        assert who is None
+@pytest.mark.parametrize(
+    ("there", "error"),
+    [(called(key="another key"), AuthenticationError), (called("c"), RefusedError)],
+)
+def test_who_answers_must_know_the_key_and_be_who_was_called(
+    there: End, error: type[Exception]
+) -> None:
+    caller = caller_of("a")
+    challenge, _ = there.take(caller.first)
+    with pytest.raises(error):
+        caller.take(challenge)
 
 
 # -- strangers --------------------------------------------------------------------------------
-
-
-@contextmanager
-def nothing_is_unpickled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
-    """Count what is unpickled or unmarshalled meanwhile."""
-    seen: list[object] = []
-
-    def refuse(data: object, *args: object, **options: object) -> object:
-        seen.append(data)
-        raise AssertionError("unpickled")
-
-    with monkeypatch.context() as changed:
-        for module in (pickle, dill, marshal):
-            changed.setattr(module, "loads", refuse)
-        changed.setattr(messages, "loads", refuse)
-        yield seen
 
 
 def garbage(number: int) -> list[bytes]:
@@ -299,17 +220,17 @@ def garbage(number: int) -> list[bytes]:
 
 def test_two_hundred_strangers(
     folder: Path,
-    pair: tuple[IpcTransport, IpcTransport],
+    members: Pair,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    a, b = pair
+    a, b = members[:2]
     for _ in range(2):  # the first call of a connection has no lane yet
-        answers(b, a)
-        answers(a, b)
+        answer(a, b)
     process = psutil.Process()
     descriptors, threads = process.num_fds(), process.num_threads()
     with ExitStack() as stack:
-        with nothing_is_unpickled(monkeypatch) as seen:
+        with nothing_is_unpickled(monkeypatch, marshal, messages):
             for number in range(200):
                 sock = stack.enter_context(stranger(folder, number % 2))
                 for packet in garbage(number):
@@ -321,86 +242,48 @@ def test_two_hundred_strangers(
                 sock = stack.enter_context(stranger(folder, number))
                 sock.send(os.urandom(50))
                 assert hear(sock).startswith(b"-")
-        assert seen == []
-        answers(a, b)
-        answers(b, a)
+        answer(a, b)
     until(lambda: process.num_fds() <= descriptors, "descriptors of strangers are left")
     assert process.num_threads() <= threads
-    answers(a, b)
+    assert KEY not in caplog.text
+    answer(a, b)
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=3))
-def test_strangers_who_say_anything(
-    folder: Path, pair: tuple[IpcTransport, IpcTransport], said: list[bytes]
-) -> None:
+def test_strangers_who_say_anything(folder: Path, members: Pair, said: list[bytes]) -> None:
     with stranger(folder) as sock:
         try:
             for each in said:
                 sock.send(each)
         except (BrokenPipeError, ConnectionResetError):
             pass
-        assert hear(sock).startswith(b"-")
-    answers(*pair)
+        heard = hear(sock)
+    assert heard.startswith(b"-")
+    assert KEY.encode() not in heard
+    answer(*members[:2])
 
 
 def test_who_says_nothing_is_turned_away(
-    folder: Path, pair: tuple[IpcTransport, IpcTransport], monkeypatch: pytest.MonkeyPatch
+    folder: Path, members: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "PATIENCE", 0.05)
     with stranger(folder) as sock:
         assert b"did not prove who it is within 0.05 s" in hear(sock)
-    answers(*pair)
+    answer(*members[:2])
 
 
 def test_more_strangers_than_are_let_wait(
-    folder: Path, pair: tuple[IpcTransport, IpcTransport], monkeypatch: pytest.MonkeyPatch
+    folder: Path, members: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "STRANGERS", 4)
     monkeypatch.setattr(listener, "PATIENCE", 0.5)
     with ExitStack() as stack:
         waiting = [stack.enter_context(stranger(folder, 1)) for _ in range(7)]
-        listening = pair[1]._listener
-        assert listening is not None
+        listening = members.b._listener
         until(lambda: len(listening._strangers) >= 4, "nobody came in")
         assert len(listening._strangers) == 4
-        pair[0]._peers["b"].connection = None  # as of members that have not met
-        answers(*pair)  # the connection has to be let in behind them
+        members.a._peers["b"].connection = None  # as of members that have not met
+        answer(*members[:2])  # the connection has to be let in behind them
         for each in waiting:
             assert hear(each).startswith(b"-")
-
-
-def test_a_stranger_is_not_told_the_key(
-    folder: Path, pair: tuple[IpcTransport, IpcTransport], caplog: pytest.LogCaptureFixture
-) -> None:
-    with stranger(folder) as sock:
-        sock.send(b"nonsense")
-        answer = hear(sock)
-    assert answer.startswith(b"-")
-    shown = [answer.decode(errors="replace"), repr(member("a", folder)), caplog.text]
-    assert not any(KEY in each for each in shown)
-
-
-def look_around(rt: Runtime) -> tuple[str, list[str]]:
-    """Return the job's key, and what anybody may see of this member."""
-    transport = rt.transport
-    assert isinstance(transport, IpcTransport)
-    member, process = transport._member, psutil.Process()
-    seen = [repr(process.cmdline()), repr(process.environ()), repr(rt), repr(rt.config)]
-    rt.group().barrier(PATIENCE)
-    return member.keys["ipc"].get_secret_value(), [*seen, repr(member), repr(vars(transport))]
-
-
-def test_the_key_of_a_job_is_told_to_nobody(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    job = {"members": 2, "launcher": {"backend": "process"}, "transport": {"backend": "ipc"}}
-    found = pparallel.launch(job, look_around)
-    ((key,), seen) = {each for each, _ in found}, [text for _, texts in found for text in texts]
-    assert len(key) >= 32
-    config = IpcTransportConfig(key=SecretStr(key))
-    seen += [repr(config), str(config), config.model_dump_json(), caplog.text, *capfd.readouterr()]
-    seen += [CliRunner().invoke(app, [command]).output for command in ("schema", "doctor")]
-    assert len(seen) == 20
-    assert not [text for text in seen if key in text]

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,12 @@ import pytest
 from exhausted import no_descriptors, no_threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from member_pairs import ask, pair
 
+import pparallel
+from pparallel import Runtime
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, ResourceExhaustedError
+from pparallel.interfaces.transport import TransportConfig
 from pparallel.runtime import processes
 from pparallel.runtime.links import Hello, Membership, ProcessId, RefusedError
 from pparallel.runtime.links import hello as hello_module
@@ -23,6 +28,9 @@ from pparallel.runtime.links.hello import LONGEST
 from pparallel.runtime.links.watch import Watch
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
+from pparallel.testing.transport.called import bounce
+from pparallel_ipc import IpcTransportConfig
+from pparallel_zmq import ZmqTransportConfig
 
 BOUND = 0.5
 
@@ -58,41 +66,35 @@ def test_too_long_a_name_is_refused_before_it_is_sent() -> None:
         hello("m" * 2000).pack()
 
 
-@settings(max_examples=30)
-@given(st.binary(max_size=2 * LONGEST))
-def test_bytes_that_are_no_hello_are_refused(data: bytes) -> None:
-    with pytest.raises(RefusedError):
-        Hello.unpack(data)
-
-
 @settings(max_examples=50)
 @given(st.data())
-def test_a_hello_that_was_changed_is_read_or_refused(data: st.DataObject) -> None:
-    said = bytearray(hello("m", incarnation=b"0123456789abcdef").pack())
-    at = data.draw(st.integers(0, len(said) - 1))
-    said[at] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(said)))
-    for each in (said, said[:cut]):
-        with contextlib.suppress(RefusedError):
+def test_other_bytes_are_refused(data: st.DataObject) -> None:
+    said = bytearray(hello("m").pack())
+    cut = said[: data.draw(st.integers(0, len(said) - 1))]
+    for each in (cut, data.draw(st.binary(max_size=2 * LONGEST))):
+        with pytest.raises(RefusedError):
             Hello.unpack(each)
+    said[data.draw(st.integers(0, len(said) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(RefusedError):  # it may say something else
+        Hello.unpack(said)
 
 
-def test_other_versions_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "name", "value", "why"),
+    [
+        (sys, "version_info", (3, 99, 0, "final", 0), r"Python 3\.99 and this one Python 3\."),
+        (hello_module, "WIRE", 99, r"pparallel .* \(protocol 99\) and this one"),
+        (hello_module, "_release", lambda: b"9.9", r"pparallel 9\.9 and this one pparallel"),
+    ],
+)
+def test_other_versions_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, module: Any, name: str, value: object, why: str
+) -> None:
     with monkeypatch.context() as changed:
-        changed.setattr(sys, "version_info", (3, 99, 0, "final", 0))
-        newer = hello("m").pack()
-    with monkeypatch.context() as changed:
-        changed.setattr(hello_module, "WIRE", 99)
-        later = hello("m").pack()
-    with monkeypatch.context() as changed:
-        changed.setattr(hello_module, "_release", lambda: b"9.9")
-        released = hello("m").pack()
-    with pytest.raises(RefusedError, match=r"member 'm' runs Python 3\.99 and this one Python 3\."):
-        Hello.unpack(newer)
-    with pytest.raises(RefusedError, match=r"'m' runs pparallel .* \(protocol 99\) and this one"):
-        Hello.unpack(later)
-    with pytest.raises(RefusedError, match=r"'m' runs pparallel 9\.9 and this one pparallel"):
-        Hello.unpack(released)
+        changed.setattr(module, name, value)
+        said = hello("m").pack()
+    with pytest.raises(RefusedError, match=f"member 'm' runs {why}"):
+        Hello.unpack(said)
 
 
 # -- the watch --------------------------------------------------------------------------------
@@ -110,46 +112,18 @@ def watch(ends: list[tuple[str, str]]) -> Iterator[Watch]:
     made.close()
 
 
-def test_the_end_of_a_process_is_reported_once(
-    watch: Watch, ends: list[tuple[str, str]], other: processes.Process
-) -> None:
-    watch.add("m", ProcessId.of(other.pid), judged=True)
-    assert ends == []
-    other.signal(signal.SIGKILL)
-    until(lambda: bool(ends), "its end was not reported")
-    watch.close()
-    assert ends == [("m", f"has died (process {other.pid})")]
-
-
+@pytest.mark.parametrize("lives", [False, True], ids=["it has ended", "its number is used again"])
 def test_one_that_has_ended_before_is_reported_at_once(
-    watch: Watch, ends: list[tuple[str, str]], other: processes.Process
+    watch: Watch, ends: list[tuple[str, str]], other: processes.Process, lives: bool
 ) -> None:
     process = ProcessId.of(other.pid)
-    other.signal(signal.SIGKILL)
-    assert other.ended(PATIENCE) is not None
+    if lives:
+        process = process._replace(started=process.started - 1)
+    else:
+        other.signal(signal.SIGKILL)
+        assert other.ended(PATIENCE) is not None
     watch.add("m", process, judged=False)
     assert ends == [("m", f"has died (process {other.pid})")]
-
-
-def test_a_number_that_is_used_again_is_another_process(
-    watch: Watch, ends: list[tuple[str, str]], other: processes.Process
-) -> None:
-    process = ProcessId.of(other.pid)
-    watch.add("m", process._replace(started=process.started - 1), judged=False)
-    assert ends == [("m", f"has died (process {other.pid})")]
-
-
-def test_one_that_is_stopped_is_given_up_by_who_judges_it(other: processes.Process) -> None:
-    ends: list[tuple[str, str]] = []
-    judges = Watch(BOUND, lambda name, reason: ends.append((name, reason)))
-    looks_on = Watch(BOUND, lambda name, reason: ends.append((f"not {name}", reason)))
-    for each, judged in ((judges, True), (looks_on, False)):
-        each.add("m", ProcessId.of(other.pid), judged=judged)
-    other.signal(signal.SIGSTOP)
-    until(lambda: bool(ends), "it was not given up")
-    judges.close()
-    looks_on.close()
-    assert ends == [("m", f"was stopped by a signal for 0.5 s (process {other.pid})")]
 
 
 def test_a_look_without_descriptors_is_made_again(
@@ -200,37 +174,6 @@ def test_one_that_the_thread_looks_at_as_it_is_added_has_one_descriptor(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_callback_that_raises_ends_no_watch(
-    other: processes.Process, caplog: pytest.LogCaptureFixture
-) -> None:
-    told: list[str] = []
-
-    def fail(name: str, _: str) -> None:
-        told.append(name)
-        raise ValueError("a callback")
-
-    watch = Watch(BOUND, fail)
-    try:
-        watch.add("first", ProcessId.of(other.pid), judged=False)
-        watch.add("second", ProcessId.of(other.pid), judged=False)
-        other.signal(signal.SIGKILL)
-        until(lambda: len(told) == 2, "the second end was not reported")
-        assert "a callback" in caplog.text
-    finally:
-        watch.close()
-
-
-def test_one_that_is_watched_no_more_is_not_reported(
-    watch: Watch, ends: list[tuple[str, str]], other: processes.Process
-) -> None:
-    watch.add("m", ProcessId.of(other.pid), judged=True)
-    watch.remove("m")
-    other.signal(signal.SIGKILL)
-    assert other.ended(PATIENCE) is not None
-    watch.close()
-    assert ends == []
-
-
 def test_this_process_and_those_of_other_machines_are_not_watched(
     watch: Watch, ends: list[tuple[str, str]]
 ) -> None:
@@ -245,36 +188,22 @@ def test_this_process_and_those_of_other_machines_are_not_watched(
 # -- membership -------------------------------------------------------------------------------
 
 
-def membership(me: str = "a", **ended: Any) -> tuple[Membership, list[tuple[str, str]]]:
-    ends: list[tuple[str, str]] = []
-    made = Membership(me, ["a", "b", "c"], BOUND, lambda *each: ends.append(each))
-    return made, ends
+@pytest.fixture
+def members(ends: list[tuple[str, str]]) -> Iterator[Membership]:
+    made = Membership("a", ["a", "b", "c"], BOUND, lambda *each: ends.append(each))
+    yield made
+    made.close()
 
 
-def test_who_is_missing_is_named_with_why() -> None:
-    members, _ = membership()
+def test_who_is_missing_is_named_with_why(members: Membership) -> None:
     members.admit(hello("b"))
     members.refused("c", "member 'c' runs Python 3.99")
     expected = r"the arrival of c \(refused: member 'c' runs Python 3\.99\) was not answered"
     with pytest.raises(CallTimeoutError, match=expected):
         members.wait_for_all(0.01)
-    members.close()
 
 
-def test_waiting_ends_when_all_have_come() -> None:
-    members, _ = membership()
-    waiting = threading.Thread(target=members.wait_for_all, args=(PATIENCE,))
-    waiting.start()
-    for name in "bc":
-        members.admit(hello(name))
-    waiting.join(PATIENCE)
-    assert not waiting.is_alive()
-    assert members.names() == ["a", "b", "c"]
-    members.close()
-
-
-def test_waiting_ends_when_one_is_lost_or_this_one_closes() -> None:
-    members, _ = membership()
+def test_waiting_ends_when_one_is_lost_or_this_one_closes(members: Membership) -> None:
     members.lose("b", "has left")
     with pytest.raises(PeerLostError, match="member 'b' has left before all had arrived"):
         members.wait_for_all(PATIENCE)
@@ -283,8 +212,9 @@ def test_waiting_ends_when_one_is_lost_or_this_one_closes() -> None:
         members.wait_for_all(PATIENCE)
 
 
-def test_an_end_is_told_once_whoever_sees_it() -> None:
-    members, ends = membership()
+def test_an_end_is_told_once_whoever_sees_it(
+    members: Membership, ends: list[tuple[str, str]]
+) -> None:
     for name in "bc":
         members.admit(hello(name))
     in_threads(8, lambda n: members.lose("b", f"was seen by {n}"))
@@ -297,40 +227,71 @@ def test_an_end_is_told_once_whoever_sees_it() -> None:
     assert len(ends) == 1
 
 
-def test_strangers_and_those_who_were_here_are_refused() -> None:
-    members, _ = membership()
-    members.admit(hello("b"))
-    members.admit(hello("b"))  # the same, by another connection
-    with pytest.raises(RefusedError, match="'d' is no member of this job; its members: a, b, c"):
-        members.admit(hello("d"))
-    with pytest.raises(RefusedError, match="member 'b' is here already"):
-        members.admit(hello("b", incarnation=b"another one!!!!!"))
-    with pytest.raises(RefusedError, match="member 'a' is here already"):
-        members.admit(hello("a"))
-    members.lose("b", "has died")
-    with pytest.raises(RefusedError, match="'b' has died and cannot come back"):
-        members.admit(hello("b", incarnation=b"another one!!!!!"))
-    members.close()
+def test_an_end_that_nobody_explains_does_not_outlast_the_time_out(members: Membership) -> None:
+    began = time.monotonic()
+    assert "dropped the call" in str(members.why_ended("b", began + 0.1))
+    assert time.monotonic() - began < 0.5  # and not a second
 
 
-def test_one_that_was_given_up_loses_the_first() -> None:
-    members, ends = membership("b")
-    members.admit(hello("a"))
-    members.lose("b", "was stopped by a signal for 5 s")
-    assert ends == [("a", "gave this member up: it was stopped by a signal for 5 s")]
-    members.close()
-
-
-def test_an_end_that_cannot_be_reported_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[str] = []
-
-    def report(name: str, _: str) -> None:
-        told.append(name)
-        raise ValueError("a callback")
-
-    members = Membership("a", ["a", "b", "c"], BOUND, report)
+def test_an_end_that_cannot_be_reported_spoils_nothing(
+    members: Membership, ends: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    members._report = lambda *_: [][0]
     members.lose("b", "has left")
+    assert "could not be reported" in caplog.text
+    members._report = lambda *each: ends.append(each)
     members.lose("c", "has left")
-    members.close()
-    assert told == ["b", "c"]
-    assert "a callback" in caplog.text
+    assert ends == [("c", "has left")]
+
+
+# -- two members ------------------------------------------------------------------------------
+
+
+both = pytest.mark.parametrize(
+    "config", [IpcTransportConfig(), ZmqTransportConfig()], ids=lambda config: config.backend
+)
+
+
+@both
+def test_who_leaves_says_so_after_what_it_has_sent(config: TransportConfig) -> None:
+    with pair(config) as there:
+        there.at_b.gate.clear()
+        for number in range(100):
+            there.a.send("b", [b"%d" % number, bytes(30_000)])
+        in_threads(2, lambda n: there.at_b.gate.set() if n else there.a.close())
+        until(lambda: bool(there.at_b.lost), "the end is not reported")
+        assert there.at_b.lost == [("a", "has left")]
+        assert [int(bytes(frames[0])) for _, frames in there.at_b.messages] == [*range(100)]
+
+
+@both
+def test_a_forked_childs_copy_is_closed(config: TransportConfig) -> None:
+    with pair(config) as there:
+        ask(there, b"before")
+        child = os.fork()
+        if not child:
+            ended = 1
+            try:
+                with pytest.raises(ClosedError, match="of which this one is a fork"):
+                    there.a.send("b", [b"?"])
+                there.a.close()
+                ended = 7
+            finally:
+                os._exit(ended)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert ask(there, b"after") == [b"after"]
+
+
+def call_itself(rt: Runtime) -> list[str]:
+    """Have a function of the other member call that member again and again."""
+    group, there = rt.group(), rt.members[1 - rt.rank]
+    group.barrier(PATIENCE)
+    found = group.rpc_sync(there, bounce, args=(there, 3, b""))
+    group.barrier(PATIENCE)
+    return found
+
+
+@both
+def test_a_function_calls_the_member_that_it_runs_in(config: TransportConfig) -> None:
+    job = {"members": ["a", "b"], "transport": config, "reducer": {"backend": "local"}}
+    assert pparallel.launch(job, call_itself) == [["b"] * 4, ["a"] * 4]

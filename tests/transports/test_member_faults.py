@@ -31,7 +31,9 @@ def members(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crew]:
         yield started
 
 
-once = pytest.mark.parametrize("members", ["ipc"], indirect=True)  #: no matter of the transport
+def serve(members: Crew, name: str, *gone: str) -> None:
+    """Start a member that answers until the end, and until *gone* are lost."""
+    members.start(name, "serve", members.note("over"), *gone)
 
 
 def killed(members: Crew, name: str) -> None:
@@ -40,9 +42,9 @@ def killed(members: Crew, name: str) -> None:
 
 
 def test_a_member_killed_in_the_middle_of_a_call(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"), "c")
+    serve(members, "a", "c")
     members.start("b", "call_to_the_end", "c", members.note("waits"))
-    members.start("c", "serve", members.note("over"))
+    serve(members, "c")
     members.noted("waits")
     killed(members, "c")
     error, late, here = members.answer("b")
@@ -55,9 +57,9 @@ def test_a_member_killed_in_the_middle_of_a_call(members: Crew) -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_coroutine_ends_with_its_caller(members: Crew, at_once: bool) -> None:
-    members.start("a", "serve", members.note("over"), "b")
+    serve(members, "a", "b")
     members.start("b", "call_a_coroutine", "a", members.note("waits"), at_once)
-    members.start("c", "serve", members.note("over"))
+    serve(members, "c")
     members.noted("waits")
     killed(members, "b")
     members.noted("waits ended")
@@ -66,9 +68,9 @@ def test_a_coroutine_ends_with_its_caller(members: Crew, at_once: bool) -> None:
 
 
 def test_a_member_killed_with_many_calls_under_way(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"))
+    serve(members, "a")
     members.start("b", "call_without_a_pause", "c", members.note("calls"))
-    members.start("c", "serve", members.note("over"))
+    serve(members, "c")
     members.noted("calls")
     killed(members, "c")
     results, errors, wrong = members.answer("b")
@@ -82,31 +84,17 @@ def test_a_member_killed_with_many_calls_under_way(members: Crew) -> None:
 def test_whoever_waits_for_it_wakes(members: Crew) -> None:
     members.start("a", "call_many_ways", "c", members.note("waits"))
     members.start("b", "call_many_ways", "c", members.note("waits"))
-    members.start("c", "serve", members.note("over"))
+    serve(members, "c")
     members.noted("waits")
     killed(members, "c")
     for name in "ab":
         found = members.answer(name)
-        assert len(found) == 3
+        assert len(found) == 4
         assert all(each.startswith("PeerLostError: member 'c' has died") for each in found), found
 
 
-@once
-def test_a_member_killed_before_a_barrier_that_others_wait_in(members: Crew) -> None:
-    members.start("a", "meet", members.note("a waits"))
-    members.start("b", "meet", members.note("b waits"))
-    members.start("c", "serve", members.note("over"))
-    members.noted("a waits")
-    members.noted("b waits")
-    killed(members, "c")
-    for name in "ab":
-        error, late = members.answer(name)
-        assert error.startswith("PeerLostError: member 'c' has died")
-        assert late < BOUND + LATE
-
-
 def test_the_end_of_the_first_member_ends_the_job_by_name(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"))
+    serve(members, "a")
     members.start("b", "wait_for_the_end")
     members.start("c", "call_to_the_end", "b", members.note("waits"))
     members.noted("waits")
@@ -120,7 +108,7 @@ def test_the_end_of_the_first_member_ends_the_job_by_name(members: Crew) -> None
 
 
 def test_one_that_was_stopped_finds_that_it_was_given_up(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"), "c")
+    serve(members, "a", "c")
     members.start("b", "call_to_the_end", "c", members.note("waits"))
     members.start("c", "wait_for_the_end")
     members.noted("waits")
@@ -144,7 +132,7 @@ def test_one_that_was_stopped_for_less_is_not_given_up(tmp_path: Path, transport
     with crew(tmp_path, {**TRANSPORTS[transport], "liveness_bound": 5 * BOUND}) as members:
         for name in "ab":
             members.start(name, "calls_before_and_after", "c", members.note("go on"))
-        members.start("c", "serve", members.note("over"))
+        serve(members, "c")
         for name in "ab":
             members.noted(f"{name} has called")
         members.signal("c", signal.SIGSTOP)
@@ -160,9 +148,9 @@ def test_one_that_was_stopped_for_less_is_not_given_up(tmp_path: Path, transport
 
 
 def test_a_member_that_holds_the_gil_is_not_lost(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"))
+    serve(members, "a")
     members.start("b", "have_it_hold_the_gil", "c", 2 * BOUND)
-    members.start("c", "serve", members.note("over"))
+    serve(members, "c")
     took, here = members.answer("b")
     assert took > 2 * BOUND
     assert here == ["a", "b", "c"]
@@ -172,12 +160,12 @@ def test_a_member_that_holds_the_gil_is_not_lost(members: Crew) -> None:
 
 
 def test_a_member_cannot_come_back_under_its_name(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"))
+    serve(members, "a")
     members.start("b", "calls_after", "a", members.note("go on"))
     members.start("c", "call_to_the_end", "b", members.note("waits"))
     members.noted("waits")
     members.kill("c")
-    members.start("c", "serve", members.note("over"))
+    serve(members, "c")
     error = members.outcome("c").error
     # It may come before its death is known: then that is what it is given up for.
     gone = "member 'c' has died" in error and "cannot come back" in error
@@ -192,51 +180,18 @@ def test_a_member_cannot_come_back_under_its_name(members: Crew) -> None:
 
 
 def test_two_members_cannot_have_one_name(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"), "c")
-    members.start("b", "serve", members.note("over"))
+    serve(members, "a", "c")
+    serve(members, "b")
     members.start("c", "call_to_the_end", "b", members.note("waits"))
     members.noted("waits")
     first = members.processes["c"]
-    members.start("c", "serve", members.note("over"))
+    serve(members, "c")
     assert "already" in members.outcome("c").error
     first.signal(signal.SIGKILL)
     until(lambda: first.ended() is not None, "the first has ended")
     members.note("waits over").touch()
     members.note("over").touch()
     assert "c" not in members.answer("a")
-
-
-def hosted_by(name: str) -> dict[str, Any]:
-    return {"ordered_server": {"backend": "hosted", "host": name}}
-
-
-@once
-def test_a_server_killed_in_the_middle_of_a_push(members: Crew) -> None:
-    members.start("a", "serve", members.note("over"), "c", **hosted_by("c"))
-    members.start("b", "push_to_the_end", members.note("pushes"), **hosted_by("c"))
-    members.start("c", "serve", members.note("over"), **hosted_by("c"))
-    members.noted("pushes")
-    killed(members, "c")
-    error, acknowledged = members.answer("b")
-    assert error.startswith("PeerLostError: member 'c' has died")
-    assert acknowledged >= 3
-    members.note("over").touch()
-    assert members.answer("a") == ["a", "b"]
-
-
-@once
-def test_a_member_killed_in_the_middle_of_its_push(members: Crew) -> None:
-    members.start("a", "pull_after", members.note("look"), **hosted_by("c"))
-    members.start("b", "push_to_the_end", members.note("pushes"), **hosted_by("c"))
-    members.start("c", "pull_after", members.note("look"), **hosted_by("c"))
-    members.noted("pushes")
-    killed(members, "b")
-    members.note("look").touch()
-    found = {members.answer(name) for name in "ac"}
-    assert len(found) == 1
-    version, whole = found.pop()
-    assert version >= 3
-    assert whole
 
 
 def test_whoever_is_missing_is_named(tmp_path: Path) -> None:
@@ -247,8 +202,8 @@ def test_whoever_is_missing_is_named(tmp_path: Path) -> None:
             late = {**transport, "rendezvous_timeout": 3.0}
             found.append(crews.enter_context(crew(tmp_path / name, late)))
         for members in found:
-            members.start("a", "serve", members.note("over"))
-            members.start("c", "serve", members.note("over"))
+            serve(members, "a")
+            serve(members, "c")
         for members in found:
             for name in "ac":
                 error = members.outcome(name).error

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,12 @@ import pytest
 import torch
 import torch_members as members
 from exhausted import no_threads
-from forking import fork_and_call
-from late_threads import held_back
 from reduced_transport_suite import ReducedTransportSuite
 from typing_extensions import Buffer, override
 
 import pparallel
 from pparallel.errors import ConfigError, ResourceExhaustedError, WorkerLostError
-from pparallel.interfaces.launcher import LaunchContext, Launcher, LauncherConfig
+from pparallel.interfaces.launcher import LaunchContext, LauncherConfig
 from pparallel.interfaces.transport import TransportConfig
 from pparallel.runtime.links.ordering import Ordering
 from pparallel.runtime.member import Member
@@ -60,23 +57,30 @@ class TestTorchRpcTransport(ReducedTransportSuite):
         return ProcessLauncherConfig(preload=PRELOAD)
 
 
+Start = Callable[..., Any]
+
+
 @pytest.fixture
-def launcher() -> Iterator[Launcher]:
-    with pparallel.build(ProcessLauncherConfig(preload=PRELOAD)) as opened:
-        yield opened
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start so many members that run a function of ``torch_members`` with a folder and *args*."""
+    with pparallel.build(ProcessLauncherConfig(preload=PRELOAD)) as launcher:
+
+        def start(size: int, program: Callable[..., Any], *args: Any, join: bool = True) -> Any:
+            given = (tmp_path, *args)
+            return launcher.spawn(program, given, size, join=join, start_method="forkserver")
+
+        yield start
 
 
-def started(
-    launcher: Launcher, folder: Path, size: int, *, far: bool = False, **options: Any
-) -> LaunchContext:
+def watching(start: Start, size: int, *, far: bool = False, **options: Any) -> LaunchContext:
     """Have members watch the end of the second of them."""
-    given = (folder, size, far, options)
-    return launcher.spawn(members.watch_an_end, given, size, join=False, start_method="forkserver")
+    context: LaunchContext = start(size, members.watch_an_end, size, far, options, join=False)
+    return context
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["this machine", "others"])
-def test_a_killed_member(launcher: Launcher, tmp_path: Path, far: bool) -> None:
-    context = started(launcher, tmp_path, 3, far=far, allow_insecure=far)
+def test_a_killed_member(start: Start, tmp_path: Path, far: bool) -> None:
+    context = watching(start, 3, far=far, allow_insecure=far)
     pids = [members.heard(tmp_path, rank, "pid") for rank in range(3)]
     killed = time.monotonic()
     os.kill(pids[1], signal.SIGKILL)
@@ -92,8 +96,8 @@ def test_a_killed_member(launcher: Launcher, tmp_path: Path, far: bool) -> None:
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["this machine", "others"])
-def test_a_stopped_member_is_given_up(launcher: Launcher, tmp_path: Path, far: bool) -> None:
-    context = started(launcher, tmp_path, 2, far=far, allow_insecure=far, liveness_bound=1.0)
+def test_a_stopped_member_is_given_up(start: Start, tmp_path: Path, far: bool) -> None:
+    context = watching(start, 2, far=far, allow_insecure=far, liveness_bound=1.0)
     pid = members.heard(tmp_path, 1, "pid")
     stopped = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
@@ -107,14 +111,12 @@ def test_a_stopped_member_is_given_up(launcher: Launcher, tmp_path: Path, far: b
     context.join()
 
 
-def test_a_member_that_holds_the_gil_is_not_lost(launcher: Launcher, tmp_path: Path) -> None:
-    given = (tmp_path, False, 0.8, 2.4)
-    found = launcher.spawn(members.hold_the_gil, given, 2, start_method="forkserver")
-    assert found == [["m0", "m1"]] * 2
+def test_a_member_that_holds_the_gil_is_not_lost(start: Start) -> None:
+    assert start(2, members.hold_the_gil, False, 0.8, 2.4) == [["m0", "m1"]] * 2
 
 
-def test_the_death_of_the_first_ends_the_job(launcher: Launcher, tmp_path: Path) -> None:
-    context = started(launcher, tmp_path, 3)
+def test_the_death_of_the_first_ends_the_job(start: Start, tmp_path: Path) -> None:
+    context = watching(start, 3)
     pids = [members.heard(tmp_path, rank, "pid") for rank in range(3)]
     os.kill(pids[0], signal.SIGKILL)
     for rank in (1, 2):
@@ -123,69 +125,41 @@ def test_the_death_of_the_first_ends_the_job(launcher: Launcher, tmp_path: Path)
         context.join()
 
 
-def test_the_last_messages_arrive_in_order_before_the_end(
-    launcher: Launcher, tmp_path: Path
-) -> None:
-    given = (tmp_path, 200)
-    (found, lost), _ = launcher.spawn(members.send_and_leave, given, 2, start_method="forkserver")
+def test_the_last_messages_arrive_in_order_before_the_end(start: Start) -> None:
+    (found, lost), _ = start(2, members.send_and_leave, 200)
     assert found == [*range(200)]
     assert lost == [("m1", "has left", 200)]
 
 
-def test_several_machines_must_be_allowed(launcher: Launcher, tmp_path: Path) -> None:
-    given = (tmp_path, 2, True, dict[str, Any]())
-    found = launcher.spawn(members.come, given, 2, start_method="forkserver")
-    for refusal in found:
+def test_several_machines_must_be_allowed(start: Start) -> None:
+    for refusal in start(2, members.come, 2, True, {}):
         assert refusal.startswith("ConfigError: transport.allow_insecure: member 'm")
         assert "backend: zmq" in refusal
 
 
-def test_one_per_process(launcher: Launcher, tmp_path: Path) -> None:
-    found = launcher.spawn(members.open_twice, (tmp_path,), 2, start_method="forkserver")
-    for second, third in found:
+def test_one_per_process(start: Start) -> None:
+    for second, third in start(2, members.open_twice):
         assert "this process has torch RPC in use already" in second
         assert third == "m0m1"
 
 
-def test_one_machine_listens_to_itself_only(launcher: Launcher, tmp_path: Path) -> None:
-    found = launcher.spawn(members.listening, (tmp_path,), 2, start_method="forkserver")
+def test_one_machine_listens_to_itself_only(start: Start) -> None:
+    found = start(2, members.listening)
     assert {each for addresses in found for each in addresses} <= {"127.0.0.1", "::1"}
 
 
-def test_who_is_missing_is_named(launcher: Launcher, tmp_path: Path) -> None:
-    given = (tmp_path, 3, False, {"rendezvous_timeout": 0.5})
-    found = launcher.spawn(members.come, given, 1, start_method="forkserver")
+def test_who_is_missing_is_named(start: Start) -> None:
+    found = start(1, members.come, 3, False, {"rendezvous_timeout": 0.5})
     assert found == ["CallTimeoutError: the arrival of m1, m2 was not answered within 0.5 s"]
 
 
 def test_nothing_says_where_to_meet() -> None:
-    config = pparallel.RuntimeConfig(
-        members=["a", "b"],
-        launcher=ProcessLauncherConfig(),
-        transport=TorchRpcTransportConfig(),
+    transport = TorchRpcTransport(
+        TorchRpcTransportConfig(), member=Member("a", 0, 0, 2, ("a", "b"))
     )
-    member = pparallel.Member("a", 0, 0, 2, ("a", "b"))
-    with (
-        pytest.raises(ConfigError, match="nothing says where"),
-        pparallel.build(config, member=member),
-    ):
-        pass
-
-
-def test_closing_from_two_threads() -> None:
-    """The second waits for the first, even if that has only just begun."""
-    with held_back() as (starting, goes_on):
-        transport = TorchRpcTransport(
-            TorchRpcTransportConfig(), member=pparallel.Member("a", 0, 0, 1, ("a",))
-        )
-    transport.open(Received(echo))
-    first, resumes = threading.Thread(target=transport.close), threading.Timer(0.05, goes_on.set)
-    first.start()
-    assert starting.wait(10)
-    resumes.start()
+    with pytest.raises(ConfigError, match="nothing says where"):
+        transport.open(Received(echo))
     transport.close()
-    first.join()
-    resumes.join()
 
 
 def test_frames_of_every_kind() -> None:
@@ -208,10 +182,6 @@ def test_frames_of_every_kind() -> None:
     assert not any(memoryview(each).readonly for each in found)
 
 
-def test_a_result_is_the_answer_to_a_call_of_torch() -> None:
-    assert sum(pparallel.launch(TWO, members.count_calls, (100,))) < 120
-
-
 def test_a_message_that_cannot_be_sent_fails_alone() -> None:
     first, _ = pparallel.launch(TWO, members.fail_to_send_once)
     assert first == ["NoneType", "SerializationError", "NoneType"]
@@ -224,10 +194,6 @@ def test_a_message_that_cannot_be_taken_is_reported_on_both_sides() -> None:
         "PeerLostError: member 'member-0' sent a message that could not be taken"
     )
     assert behind == 2
-
-
-def test_a_member_may_fork() -> None:
-    assert pparallel.launch(TWO, fork_and_call) == [14, 14]
 
 
 def test_a_transport_whose_closing_thread_cannot_start_closes_later() -> None:

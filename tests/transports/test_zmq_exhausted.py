@@ -12,15 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 import zmq
-from zmq_meetings import PLACES, meeting
-from zmq_peer import Asking, opened, peers, transport
+from zmq_peer import PLACES, Asking, meeting, opened, peers, transport
 
 from pparallel.errors import ResourceExhaustedError
 from pparallel.runtime.links import ProcessId
 from pparallel.testing.patience import until
 from pparallel_zmq import sockets
-
-NAMES = ["m0", "m1"]
 
 
 def test_connection_that_cannot_be_made_is_an_error_and_the_next_message_makes_it(
@@ -49,8 +46,9 @@ def test_opening_that_fails_once_there_are_sockets_leaves_nothing(
     def failing() -> ProcessId:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    with meeting(NAMES, PLACES[1]) as met:
-        own = transport("m0", NAMES, met)
+    names = ["m0", "m1"]
+    with meeting(names, PLACES[1]) as met:
+        own = transport("m0", names, met)
         before = psutil.Process().num_fds()
         monkeypatch.setattr(ProcessId, "here", failing)
         with pytest.raises(ResourceExhaustedError, match="file descriptors"):
@@ -60,28 +58,28 @@ def test_opening_that_fails_once_there_are_sockets_leaves_nothing(
         assert psutil.Process().num_fds() == before
 
 
-def test_members_that_lack_descriptors_fail_to_open_and_do_not_end_the_process() -> None:
-    code = """
-import os, resource, sys, threading
-from zmq_meetings import meeting
-from zmq_peer import Asking, transport
+#: in a process of its own, for libzmq may end one that lacks descriptors
+PROGRAM = """
+import os, resource
+from zmq_peer import Asking, meeting, transport
 from pparallel.errors import CallTimeoutError, ResourceExhaustedError
+from pparallel.testing.threads import in_threads
 
 NAMES = ["m0", "m1"]
 
 
-def open_one(own, ends):
+def end_of_opening(own):
     try:
         own.open(Asking(own))
-        ends.append("open")
+        return "open"
     except ResourceExhaustedError as error:
         assert "ulimit -n" in str(error), error
-        ends.append("exhausted")
+        return "exhausted"
     except CallTimeoutError:  # the other one lacks them
-        ends.append("alone")
+        return "alone"
 
 
-with meeting(NAMES, sys.argv[1]) as met:
+with meeting(NAMES) as met:
     resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
     held = []
     try:
@@ -95,57 +93,15 @@ with meeting(NAMES, sys.argv[1]) as met:
             os.close(held.pop())
             free += 1
         both = [transport(name, NAMES, met, rendezvous_timeout=0.2) for name in NAMES]
-        ends = []
-        threads = [threading.Thread(target=open_one, args=(own, ends)) for own in both]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        ends = in_threads(2, lambda n: end_of_opening(both[n]))
         for own in both:
             own.close()
-        assert len(ends) == 2, ends
         assert left > 8 or ends == ["exhausted"] * 2, ends
     assert len(os.listdir("/proc/self/fd")) <= 120 - left + 1
 """
-    command = [sys.executable, "-W", "error", "-c", code, PLACES[0]]
-    assert (
-        subprocess.run(command, cwd=Path(__file__).parents[1] / "helpers", check=False).returncode
-        == 0
-    )
 
 
-def test_large_call_where_no_descriptor_is_left_works() -> None:
-    code = """
-import os, resource, threading
-from zmq_meetings import meeting
-from zmq_peer import Asking, transport
-
-NAMES = ["m0", "m1"]
-with meeting(NAMES) as met:
-    one, two = (transport(name, NAMES, met, liveness_bound=5.0) for name in NAMES)
-    opens = threading.Thread(target=two.open, args=(Asking(two),))
-    opens.start()
-    asking = Asking(one)
-    one.open(asking)
-    opens.join()
-    for _ in range(2):
-        asking.call("m1", [b"here"], 5)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-    held = []
-    try:
-        while True:
-            held.append(os.dup(0))
-    except OSError:
-        pass
-    for size in (2**20, 1, 2**20, 1):
-        assert len(asking.call("m1", [bytes(size)], 5)[1]) == size
-    for each in held:
-        os.close(each)
-    for each in (one, two):
-        each.close()
-"""
-    command = [sys.executable, "-W", "error", "-c", code]
-    assert (
-        subprocess.run(command, cwd=Path(__file__).parents[1] / "helpers", check=False).returncode
-        == 0
-    )
+def test_members_that_lack_descriptors_fail_to_open_and_do_not_end_the_process() -> None:
+    command = [sys.executable, "-W", "error", "-c", PROGRAM]
+    helpers = Path(__file__).parents[1] / "helpers"
+    assert subprocess.run(command, cwd=helpers, check=False).returncode == 0

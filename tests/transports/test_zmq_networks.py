@@ -8,12 +8,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 import zmq
-from zmq_meetings import PLACES, meeting
-from zmq_peer import BOUND, Peer, opened, peers, transport
+from zmq_peer import BOUND, PLACES, Peer, meeting, opened, peers, transport
 
 from pparallel.errors import PeerLostError
 from pparallel.runtime.links.dispatcher import Dispatcher
@@ -25,7 +24,7 @@ from pparallel_zmq.sockets import Socket, Sockets
 
 
 class Relay:
-    """Passes on what comes to a port of its own to another, until it is cut."""
+    """Passes on what comes to a port of its own to another."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -52,9 +51,8 @@ class Relay:
             each.close()
 
     def _start(self, target: Callable[..., None], *args: object) -> None:
-        thread = threading.Thread(target=target, args=args)
-        self._threads.append(thread)
-        thread.start()
+        self._threads.append(threading.Thread(target=target, args=args))
+        self._threads[-1].start()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -80,24 +78,24 @@ class Relay:
 
 def test_a_connection_that_breaks_and_comes_back() -> None:
     names = ["m0", "m1"]
-    with meeting(names, PLACES[1]) as met, peers(["m0"], names, met) as (first,):
-        relay = Relay(int(met.address.rpartition(":")[2]))
+    with (
+        meeting(names, PLACES[1]) as met,
+        peers(["m0"], names, met) as (first,),
+        closing(Relay(Address.parse(met.address).port)) as relay,
+    ):
         own = transport("m1", names, met, address=f"tcp://127.0.0.1:{relay.port}")
-        try:
-            with opened(own) as asking:
-                assert first.opened() == "open"
-                waiting = [asking.request("m0", [b"never", bytes(100_000)]) for _ in range(4)]
-                until(lambda: relay.passed > 4 * 100_000, "not all calls have come")
-                relay.cut()
-                for each in waiting:
-                    with pytest.raises(PeerLostError, match="broke the connection"):
-                        each.result(5)
-                for n in range(5):
-                    assert asking.call("m0", [b"%d" % n], 5)
-                assert set(asking.resets) == {"m0"}
-                assert not asking.lost
-        finally:
-            relay.close()
+        with opened(own) as asking:
+            assert first.opened() == "open"
+            waiting = [asking.request("m0", [b"never", bytes(100_000)]) for _ in range(4)]
+            until(lambda: relay.passed > 4 * 100_000, "not all calls have come")
+            relay.cut()
+            for each in waiting:
+                with pytest.raises(PeerLostError, match="broke the connection"):
+                    each.result(5)
+            for n in range(5):
+                assert asking.call("m0", [b"%d" % n], 5)
+            assert set(asking.resets) == {"m0"}
+            assert not asking.lost
 
 
 def test_connections_that_break_while_they_are_closed() -> None:
@@ -111,8 +109,9 @@ def test_connections_that_break_while_they_are_closed() -> None:
         bound = sockets.listening(Address("127.0.0.1", 0))
         where = sockets.bind(bound, Address("127.0.0.1", 0))
         ends = [sockets.connecting("m1", where) for _ in range(count)]
-        monitors = [
-            sockets.monitor(each, zmq.EVENT_ALL, lambda *_: None)[0] for each in (bound, *ends)
+        found = [
+            (each, sockets.monitor(each, zmq.EVENT_ALL, lambda *_: None)[0])
+            for each in (bound, *ends)
         ]
         for each in ends:
             each.connect(str(where))
@@ -120,7 +119,7 @@ def test_connections_that_break_while_they_are_closed() -> None:
         for _ in ends:
             assert bound.poll(10_000), "a message did not arrive"
             bound.recv_multipart()
-        return list(zip([bound, *ends], monitors, strict=True))
+        return found
 
     try:
         for _ in range(5):

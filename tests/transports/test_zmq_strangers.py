@@ -6,21 +6,19 @@ import resource
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 import pytest
-from idle_strangers import Strangers, few_descriptors, has_room, strangers
-from zmq_meetings import meeting
-from zmq_peer import Asking, Peer, opened, peers, transport
+from idle_strangers import few_descriptors, has_room, strangers
+from zmq_peer import PLACES, job, meeting, opened, peers, transport
 
 from pparallel.interfaces.transport import Meeting
 from pparallel.testing.patience import until
 from pparallel_zmq.address import Address
 
 NAMES = ["m0", "m1", "m2"]
-PLACE = "tcp://127.0.0.1:0"
 
 
 @pytest.fixture(name="few_descriptors")
@@ -45,41 +43,26 @@ def waiting(met: Meeting, connections: TextIO) -> int:
     raise AssertionError("nothing listens there")
 
 
-class Besieged(NamedTuple):
-    """A member to which strangers hold connections, and another one."""
-
-    own: Asking
-    other: Peer
-    met: Meeting
-    strangers: Strangers
-
-
-@contextmanager
-def besieged() -> Iterator[Besieged]:
-    with meeting(NAMES, PLACE) as met, peers(["m1", "m2"], NAMES, met) as others:
-        own = transport("m0", NAMES, met, liveness_bound=5.0)
-        with opened(own) as asking:
-            assert [each.opened() for each in others] == ["open", "open"]
-            with strangers(met.address) as held:
-                yield Besieged(asking, others[1], met, held)
-            assert not asking.lost
-
-
 def test_calls_pass_while_strangers_hold_connections(few_descriptors: None) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
-    with Path("/proc/net/tcp").open() as connections, besieged() as member:
-        until(lambda: waiting(member.met, connections) == 0, "connections cannot be accepted")
+    with (
+        Path("/proc/net/tcp").open() as connections,
+        job(PLACES[1], count=3, liveness_bound=5.0) as members,
+        strangers(members.met.address) as held,
+    ):
+        until(lambda: waiting(members.met, connections) == 0, "connections cannot be accepted")
         # While libzmq accepts them one after another there may be none for a moment.
-        until(lambda: member.strangers.left() <= most, "strangers keep their connections")
+        until(lambda: held.left() <= most, "strangers keep their connections")
         until(has_room, "strangers have taken all descriptors")
-        assert member.strangers.left() > 0, "strangers were not let in at all"
+        assert held.left() > 0, "strangers were not let in at all"
         for _ in range(20):
-            assert member.own.call("m1", [b"here"], 10)
-        assert member.other.call("m0", "still") == ["m2", "still"]
+            members.answers()
+        assert not members.own.lost
+        assert not members.own.resets, "a member is taken for a stranger"
 
 
 def test_member_joins_while_strangers_hold_connections(few_descriptors: None) -> None:
-    with meeting(NAMES, PLACE) as met, ExitStack() as stack:
+    with meeting(NAMES, PLACES[1]) as met, ExitStack() as stack:
         (one,) = stack.enter_context(peers(["m1"], NAMES, met))
         own = transport("m0", NAMES, met, liveness_bound=5.0)
         port = Address.parse(met.address).port

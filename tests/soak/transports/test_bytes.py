@@ -7,24 +7,22 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-import ipc_peer
+import member_pairs
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from zmq_bytes import connect, garbage, head, second
-from zmq_meetings import PLACES, meeting
-from zmq_peer import opened, peers, transport
+from zmq_peer import PLACES, meeting, opened, peers, transport
 
 from pparallel.testing.patience import PATIENCE
+from pparallel_ipc import IpcTransportConfig
 
 NAMES = ["m0", "m1"]
 
 
 def test_strangers_on_ipc(rounds: Iterable[random.Random]) -> None:
-    with ipc_peer.pair() as there:
-        a = there.a
-        assert a._member.rendezvous
-        door = Path(a._member.rendezvous, "0")
+    with member_pairs.pair(IpcTransportConfig()) as there:
+        door = Path(there.meeting.address, "0")
         for chance in rounds:
 
             @seed(chance.randrange(2**32))
@@ -40,7 +38,7 @@ def test_strangers_on_ipc(rounds: Iterable[random.Random]) -> None:
                         pass
 
             said()
-            assert ipc_peer.ask(there, b"?") == [b"?"]
+            assert member_pairs.ask(there, b"?") == [b"?"]
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -1,17 +1,18 @@
+"""The transport ``local``."""
+
 from __future__ import annotations
 
 import threading
 
 import pytest
+from member_pairs import NAMES, Answering, made, opened
 from typing_extensions import override
 
-from pparallel.interfaces.transport import Frames, TransportConfig
-from pparallel.runtime.member import Member
+from pparallel.interfaces.transport import Frames, Meeting, TransportConfig
 from pparallel.testing import TransportSuite
 from pparallel.testing.patience import PATIENCE
-from pparallel.testing.transport.alone import Open, Received
+from pparallel.testing.transport.alone import Open
 from pparallel_local import LocalTransportConfig
-from pparallel_local.transport import LocalTransport
 
 
 class TestLocalTransport(TransportSuite):
@@ -41,12 +42,9 @@ class TestLocalTransport(TransportSuite):
     def test_a_member_that_has_left_before_another_saw_all_does_not_fail_that_one(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        names = ("a", "b")
-        a, b = (
-            LocalTransport(LocalTransportConfig(), member=Member(name, n, n, 2, names, "one job"))
-            for n, name in enumerate(names)
-        )
-        receivers = [Received(lambda _, frames: frames) for _ in names]
+        meeting = Meeting("one job")
+        a, b = (made(LocalTransportConfig(), name, meeting) for name in NAMES)
+        at_a = Answering()
         wait, has_left = a._membership.wait_for_all, threading.Event()
 
         def wait_late(*args: float) -> None:
@@ -54,12 +52,12 @@ class TestLocalTransport(TransportSuite):
             wait(*args)
 
         monkeypatch.setattr(a._membership, "wait_for_all", wait_late)
-        opening = threading.Thread(target=a.open, args=(receivers[0],))
+        opening = threading.Thread(target=a.open, args=(at_a,))
         opening.start()
-        b.open(receivers[1])
-        b.close()
+        with opened(b):
+            pass
         has_left.set()
         opening.join(PATIENCE)
-        assert receivers[0].lost == [("b", "has left")]
+        assert at_a.lost == [("b", "has left")]
         assert a.members() == ["a"]
         a.close()
