@@ -458,7 +458,8 @@ class Arena:
                 self._discard()
                 if not has_room(nbytes):
                     return "the machine's, or the control group's, memory is nearly used up"
-            self._known_room = min(_LOOK, machine.total() // (2 * _RESERVE))
+            with suppress(OSError):  # without a descriptor the next one looks again
+                self._known_room = min(_LOOK, machine.total() // (2 * _RESERVE))
         return ""
 
     def _added(self, kind: int) -> int:
