@@ -55,7 +55,7 @@ def repr_of_type(value: object) -> str:
 
 
 def carried(codec: Codec, what: Any, args: Any, kwargs: Any = None) -> tuple[Any, Any, Any]:
-    flags, data, frames = codec.call(what, args, kwargs)
+    flags, data, frames, _ = codec.call(what, args, kwargs)
     item = (CALL, 1, 2, 0.0, flags, None, data, len(frames))
     head = codec.head([0, item], CALLS)
     assert kind_of([head]) == CALLS
@@ -66,7 +66,7 @@ def carried(codec: Codec, what: Any, args: Any, kwargs: Any = None) -> tuple[Any
 
 @given(st.lists(PLAIN_VALUES).map(tuple), st.dictionaries(st.text(), PLAIN_VALUES))
 def test_plain_arguments_arrive_in_the_head(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    flags, data, frames = DILL.call(there, args, kwargs)
+    flags, data, frames, _ = DILL.call(there, args, kwargs)
     assert flags == IS_PLAIN
     assert (data is None) == bool(frames)
     assert carried(DILL, there, args, kwargs) == (there, args, kwargs)
@@ -90,7 +90,7 @@ def test_what_is_shared_among_arguments_is_shared_there() -> None:
 
 def test_arguments_are_those_of_the_moment_of_the_call() -> None:
     kwargs = {"a": 1}
-    _, data, _ = DILL.call(there, (), kwargs)
+    _, data, _, _ = DILL.call(there, (), kwargs)
     kwargs["a"] = 2
     assert data is not None
     assert data[2] == {"a": 1}
@@ -116,7 +116,7 @@ def test_a_serializer_of_data_alone_sends_and_runs_no_function(
         raise AssertionError("pickle was used")
 
     assert DILL.trusts
-    flags, data, frames = DILL.call(there, (1,), None)
+    flags, data, frames, _ = DILL.call(there, (1,), None)
     for name in ("dumps", "loads"):
         monkeypatch.setattr(pickle, name, refuse)
     with pytest.raises(SerializationError):

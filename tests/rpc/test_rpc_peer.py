@@ -18,12 +18,14 @@ from pparallel.runtime.rpc.codec import (
     CALL,
     FAILED,
     IDEMPOTENT,
+    LIMIT,
     OK,
     RESULT,
 )
 from pparallel.runtime.rpc.peer import (
     FULL,
     HELD,
+    LONGEST,
     MANY,
     MOST,
     SOON,
@@ -112,6 +114,18 @@ def test_a_call_that_is_waited_for_does_not_overtake_what_is_confirmed_before_it
     it.arrive(result(3))
     assert found.done
     assert it.peer.call(0, made(b"call"), (), 5.0, Answered) == (result(0), [])
+
+
+def test_a_call_that_finds_no_way_for_an_exchange_goes_on_within_its_time_out() -> None:
+    it = FakePeer()
+
+    def no_way(_: Frames) -> None:
+        it.timers.now += 2
+
+    it.transport.reply = no_way
+    it.peer.call(0, made(b"call"), (), 5.0, Answered)
+    [[item]] = it.messages()
+    assert item[LIMIT] == 3
 
 
 # -- deadlines and room -----------------------------------------------------------------------
@@ -278,14 +292,17 @@ def test_memory_is_bounded_while_one_call_lasts() -> None:
 
 def test_an_idempotent_call_is_sent_again_at_growing_intervals_until_it_is_answered() -> None:
     it = FakePeer(retry_after=1.0)
-    sink = it.call(IDEMPOTENT, timeout=20)
+    sink = it.call(IDEMPOTENT, timeout=None)
     [[item]] = it.messages()
-    assert item == (CALL, 1, threading.get_ident(), 20.0, IDEMPOTENT, None, made(b"call"), 0)
+    assert item == (CALL, 1, threading.get_ident(), 0.0, IDEMPOTENT, None, made(b"call"), 0)
     for wait in (1, 2, 4):
         it.timers.advance(wait - 0.01)
         assert it.ids() == []
         it.timers.advance(0.01)
         assert it.ids() == [[1]]
+    it.peer._resend(1, 5000)  # after two days
+    it.timers.advance(LONGEST)
+    assert it.ids() == [[1]] * 4  # both go on
     it.arrive(result(1, "value"))
     assert sink.item == result(1, "value")
     it.timers.advance(SOON)

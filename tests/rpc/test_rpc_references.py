@@ -17,7 +17,7 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime.flat_views import own
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.group import RpcGroup
-from pparallel.runtime.rpc.refs import COUNT, RefTable, RemoteRef
+from pparallel.runtime.rpc.refs import COUNT, MOST_CLAIMED, RefTable, RemoteRef
 from pparallel.runtime.rpc.service import Request
 from pparallel.testing.patience import PATIENCE, until
 
@@ -242,6 +242,9 @@ class Endpoint:
     def serve(self, *_: object) -> None:
         pass
 
+    def check_open(self) -> None:
+        pass
+
     def ask_async(self, to: str, key: str, count: tuple[str, bool, int, str, int]) -> object:
         assert (to, key) == ("b", COUNT)
         self.counted.append((count[2], count[4]))
@@ -319,3 +322,19 @@ def test_a_reference_that_is_read_twice_holds_its_value_twice_and_no_longer() ->
     assert len(table) == 1
     count("b", -1, None, 0)
     assert len(table) == 0
+
+
+def test_a_value_that_is_passed_on_for_ever_takes_no_more_memory() -> None:
+    table = RefTable(Endpoint())  # type: ignore[arg-type] # it needs no more
+    table.keep("a:0", "a")
+    for number in range(2 * MOST_CLAIMED):
+        by = [(0, 1), (1, -1), (-1, 0)]  # given out, claimed, let go of
+        if number % 2:
+            by = [by[1], by[2], by[0]]  # and known to be given out at last
+        for holds, tickets in by:
+            ticket = f"a:{number}" if tickets else None
+            table._count(Request("b", ("a:0", False, holds, ticket, tickets), []))
+    [kept] = table._kept.values()
+    assert not kept.tickets
+    assert len(kept.claimed) == MOST_CLAIMED
+    assert kept.is_wanted()

@@ -52,12 +52,33 @@ def test_the_receiver_keeps_the_latest_of_each_sender(script: dict[str, Any]) ->
     functions.keep("a", script["helper"])
     functions.keep("b", script["outer"])
     functions.keep("a", len)
+    functions.keep("a", script["outer"]())
+    assert list(functions._kept["a"]) == ["helper"]
     assert functions.get("a", "helper") is script["helper"]
     assert functions.get("b", "helper") is None
     first = script["helper"]
     edited(script, "def helper(x):\n    return 0")
     functions.keep("a", script["helper"])
     assert functions.get("a", "helper") is not first
+    functions.forget("a")
+    assert functions.get("a", "helper") is None
+    assert functions.get("b", "outer") is not None
+
+
+def test_what_was_written_counts_as_sent_and_not_what_has_changed_meanwhile(
+    script: dict[str, Any],
+) -> None:
+    codec = Codec(DillSerializer(DillSerializerConfig()), "m0")
+    edited(script, "def user(x): return helper(x)")
+    user, sent = script["user"], codec.call(script["user"], (1,), None, "m1")[3]
+    assert sent is not None
+    edited(script, "def helper(x): return 0")  # before the result comes
+    codec.sent.note("m1", user, sent)
+    flags, _, _, state = codec.call(user, (1,), None, "m1")
+    assert (flags, state is None) == (0, False), "it is not sent again"
+    codec.sent.note("m1", user, state or [])
+    flags, _, _, state = codec.call(user, (1,), None, "m1")
+    assert (flags, state) == (IS_PLAIN, None)
 
 
 def test_no_more_are_kept_than_a_limit(script: dict[str, Any]) -> None:

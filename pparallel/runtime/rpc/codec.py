@@ -23,7 +23,7 @@ from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import remote_errors
 from pparallel.runtime.plain import PLAIN
-from pparallel.runtime.rpc.script_functions import MAIN, ReceivedFunctions, SentFunctions
+from pparallel.runtime.rpc.script_functions import MAIN, ReceivedFunctions, SentFunctions, State
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,8 @@ _NONE: tuple[Buffer, ...] = ()
 Item = tuple[Any, ...]
 Encoded = tuple[Item, Sequence[Buffer]]  #: an item with its frames
 Data = tuple[Any, Any, Any, int]  #: of a call: the function's name, args or None, kwargs, bytes
-Call = tuple[int, Data | None, Sequence[Buffer]]  #: flags, data, frames
+#: flags, data, frames, and of a function of the script that is sent along its state
+Call = tuple[int, Data | None, Sequence[Buffer], State | None]
 
 
 class Registered(NamedTuple):
@@ -106,7 +107,7 @@ class Codec:
     def __init__(self, serializer: Serializer, name: str) -> None:
         self.serializer, self._name = serializer, name
         self._names: dict[object, tuple[str, str]] = {}  # functions that travel by name
-        self.sent, self._received = SentFunctions(), ReceivedFunctions()
+        self.sent, self.received = SentFunctions(), ReceivedFunctions()
         self.trusts = serializer.runs_code
         self._dumps: Callable[..., bytes] = self._write
         self._loads: Callable[[Any], Any] = self._read
@@ -162,21 +163,27 @@ class Codec:
     ) -> Call:
         """Return a call of member *to*: its flags, and its data for the head, or as frames.
 
+        The last part is the state of a function of the script that is sent along, else None.
+
         Raises:
             SerializationError: it cannot be sent.
         """
-        flags = REGISTERED if type(what) is Registered else 0
-        if self.trusts and are_plain((), kwargs):
-            name = tuple(what) if flags else self.name(what, to)  # type: ignore[arg-type]
-            if name is not None:
-                flags |= IS_PLAIN
-                kwargs = dict(kwargs) if kwargs else None  # the caller may change its own
-                if not are_plain(args, None):
-                    return flags, (name, None, kwargs, 0), self._args(args)
-                size = _length(args, kwargs)
-                if size <= SMALL:
-                    return flags, (name, args, kwargs, size), _NONE
-                return flags, None, (self._dumps((name, args, kwargs), 5),)
+        flags, name, state = 0, None, None
+        if type(what) is Registered:
+            flags, name = REGISTERED, tuple(what)
+        elif self.trusts and (name := self.name(what)) is None:
+            state = self.sent.state(what)  # as it is before it is written
+            if state is not None and self.sent.has(to, what, state):
+                name, state = ("__main__", what.__qualname__), None  # type: ignore[union-attr]
+        if name is not None and self.trusts and are_plain((), kwargs):
+            flags |= IS_PLAIN
+            kwargs = dict(kwargs) if kwargs else None  # the caller may change its own
+            if not are_plain(args, None):
+                return flags, (name, None, kwargs, 0), self._args(args), None
+            size = _length(args, kwargs)
+            if size <= SMALL:
+                return flags, (name, args, kwargs, size), _NONE, None
+            return flags, None, (self._dumps((name, args, kwargs), 5),), None
         if not flags and not callable(what):
             message = (
                 f"{what!r} is no function: give the function itself and its arguments, as in"
@@ -186,7 +193,7 @@ class Codec:
         # A name travels as data: with a serializer that sends nothing else, it is what is called.
         named: Any = tuple(what) if flags else what  # type: ignore[arg-type]
         try:
-            return flags, None, self.serializer.dumps((named, args, dict(kwargs or {})))
+            return flags, None, self.serializer.dumps((named, args, dict(kwargs or {}))), state
         except SerializationError as error:
             title = name_of(what) if callable(what) else str(what)
             is_function = (error.path or "").startswith("[0]")
@@ -223,11 +230,11 @@ class Codec:
             kind = f"an object of type {type(what).__name__}"
             problem = f"{kind} is neither a function nor the name of a service"
             raise TypeError(problem)
-        self._received.keep(sender, what)
+        self.received.keep(sender, what)
         return what, args, kwargs
 
-    def name(self, what: object, to: str = "") -> tuple[str, str] | None:
-        """Return the module and name by which a function travels to a member, if it does."""
+    def name(self, what: object) -> tuple[str, str] | None:
+        """Return the module and name by which a function travels to any member, if it does."""
         if type(what) is not FunctionType:
             return None
         name = self._names.get(what)
@@ -237,11 +244,7 @@ class Codec:
             if module is not None and module.__dict__.get(name[1]) is what:
                 return name
         module_name, name_there = what.__module__, what.__qualname__
-        if module_name in MAIN:
-            state = self.sent.state(what)
-            has = state is not None and self.sent.has(to, what, state)
-            return ("__main__", name_there) if has else None
-        if module_name is None or not name_there.isidentifier():
+        if module_name is None or module_name in MAIN or not name_there.isidentifier():
             return None
         if not travels_by_name(what, self.serializer):
             return None
@@ -255,7 +258,7 @@ class Codec:
             SerializationError: there is none here.
         """
         if name[0] in MAIN:
-            kept = self._received.get(sender, name[1])
+            kept = self.received.get(sender, name[1])
             if kept is None:
                 what, why = f"function {'.'.join(name)}", "no earlier call brought it along"
                 raise SerializationError(what, why, loading=True)

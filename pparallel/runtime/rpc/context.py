@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 from pparallel.errors import ClosedError
 from pparallel.interfaces.transport import Frames
 from pparallel.runtime import member
+from pparallel.runtime.forks import Inherited
 from pparallel.runtime.state_lock import refuse_reentry
 
 if TYPE_CHECKING:
     from pparallel.runtime.rpc.endpoint import Endpoint
 
-_open: weakref.WeakSet[Endpoint] = weakref.WeakSet()
-_open_lock = threading.RLock()
+_open = Inherited["Endpoint"](lambda each: each.forked())
+_open_lock = threading.Lock()
+os.register_at_fork(after_in_child=_open_lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class _Here(threading.local):
-    internal = False  #: whether it receives, keeps the time or tells of losses: it must not wait
+    internal = False  #: whether it receives for others or reports losses: it must not wait
 
 
 here = _Here()

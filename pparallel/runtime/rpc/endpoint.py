@@ -27,7 +27,6 @@ from pparallel.errors import (
 from pparallel.interfaces.serializer import Serializer
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.runtime.flat_views import own
-from pparallel.runtime.forks import Inherited
 from pparallel.runtime.future import LeanFuture, ended_by, fail, settle
 from pparallel.runtime.member import MemberContext
 from pparallel.runtime.member import context as member_context
@@ -64,6 +63,7 @@ from pparallel.runtime.rpc.executor import Executor
 from pparallel.runtime.rpc.future import RegisteredFuture, ReplyFuture, RpcFuture
 from pparallel.runtime.rpc.peer import Peer
 from pparallel.runtime.rpc.refs import RefTable, RemoteRef, methods_value
+from pparallel.runtime.rpc.script_functions import State
 from pparallel.runtime.rpc.service import Reply, Request, Service
 from pparallel.runtime.state_lock import is_held_here, refuse_reentry
 from pparallel.runtime.timers import Timers
@@ -167,12 +167,11 @@ class Endpoint:
     def open(self) -> None:
         """Meet the other members."""
         self.timers.start()
-        _opened.add(self)
+        context.opened(self)
         try:
             self._transport.open(self)
         except ClosedError as error:
             raise self._closed_error(error) from None
-        context.opened(self)
 
     def leave(self) -> None:
         """Say that the ends of other members are expected from now on."""
@@ -200,7 +199,6 @@ class Endpoint:
         self.end(ClosedError("the runtime"))
         self._transport.close()  # a thread of its own may have begun to, and not be done with it
         context.closed(self)
-        _opened.discard(self)
         self.refs.close(logs=not is_consequence(self._ended))
         self.timers.close()
         self.background.join(GRACE)
@@ -246,10 +244,18 @@ class Endpoint:
 
     def forked(self) -> None:
         """End this copy of the endpoint, in a forked child: the parent's is not its own."""
+        if self._is_forked:
+            return
         why = f"belongs to process {os.getppid()}, of which this one is a fork"
         self._ended, self._is_forked = ClosedError("the runtime", why), True
         for peer in self._peers.values():
             peer.forget(self._closed_error)
+        self.refs.forked()
+
+    def check_open(self) -> None:
+        """Raise why nothing can be asked any more, if that is so."""
+        if self._ended is not None:
+            raise self._closed_error()
 
     @property
     def closed(self) -> bool:
@@ -300,7 +306,7 @@ class Endpoint:
         if context.here.internal:
             context.refuse_to_wait()
         peer = self._peers[to]
-        flags, data, frames = self._call(what, args, kwargs, to)
+        flags, data, frames, state = self._call(what, args, kwargs, to)
         try:
             if self.executor.is_running_here:
                 with self.executor.blocked():
@@ -310,14 +316,12 @@ class Endpoint:
         except (ClosedError, PeerLostError) as error:
             raise self.root_cause(error) from None
         if isinstance(found, RpcFuture):
-            if not flags:
-                self._note_arrival(found, to, what)
+            if state is not None:
+                self._note_when_done(found, to, what, state)
             return found.result()
         item, frames = cast("tuple[Item, Frames]", found)
-        if not flags and item[STATUS] in SUCCESS:
-            state = self._codec.sent.state(what)
-            if state is not None:
-                self._codec.sent.note(to, what, state)
+        if state is not None and item[STATUS] in SUCCESS:
+            self._codec.sent.note(to, what, state)
         return item[VALUE] if item[STATUS] == OK else self.read_call(to, item, frames)
 
     def call_async(
@@ -334,15 +338,15 @@ class Endpoint:
 
         With *ref_id* the result stays there under that name, and the future is of its arrival.
         """
-        flags, data, frames = self._call(what, args, kwargs, to)
+        flags, data, frames, state = self._call(what, args, kwargs, to)
         future: RpcFuture[Any] = RpcFuture(self, to)
         if flags or idempotent:
             flags |= IDEMPOTENT if idempotent else 0
             if type(what) is Registered and ref_id is None:
                 future = RegisteredFuture(self, to, what, (flags, data, frames), timeout)
         future._number = self._peers[to].call_async(future, flags, data, frames, timeout, ref_id)
-        if not flags & ~IDEMPOTENT:
-            self._note_arrival(future, to, what)
+        if state is not None:
+            self._note_when_done(future, to, what, state)
         return future
 
     def has_lost(self, name: str) -> bool:
@@ -353,16 +357,14 @@ class Endpoint:
         """Return a member, as this one sees it."""
         return self._peers[name]
 
-    def _note_arrival(self, future: RpcFuture[Any], to: str, what: object) -> None:
+    def _note_when_done(self, future: RpcFuture[Any], to: str, what: object, state: State) -> None:
         """Have a function of the script travel by name once *future* has a result."""
-        state = self._codec.sent.state(what)
-        if state is not None:
 
-            def ended(done: Future[Any]) -> None:
-                if future.has_result():
-                    self._codec.sent.note(to, what, state)
+        def ended(done: Future[Any]) -> None:
+            if future.has_result():
+                self._codec.sent.note(to, what, state)
 
-            future.when_done(ended)
+        future.when_done(ended)
 
     def remote(
         self,
@@ -524,7 +526,7 @@ class Endpoint:
         peer, item = self._peers[sender], self._codec.items(frames[0])
         if item[KIND] != CALL:
             return self._reply(self._ask(peer, item, frames[1:]), SERVICE_EXCHANGE)
-        peer.note_started(item)
+        peer.note_arrived(item)
         self._act()
         limit = item[LIMIT]
         try:
@@ -555,12 +557,10 @@ class Endpoint:
             self._lost[name] = reason
             self._changed.notify_all()
             callbacks = list(self._when_lost)
-            owners = self.owners.copy()  # others add to it meanwhile
-            self.owners = {key: owner for key, owner in owners.items() if owner != name}
-        if (peer := self._peers.get(name)) is not None:
-            is_over = name == self.member.names[0] and not self._leaving
-            why = f"{reason}, and the job ends with its first member" if is_over else reason
-            peer.end(lambda: self.root_cause(PeerLostError(name, why)))
+        is_over = name == self.member.names[0] and not self._leaving
+        why = f"{reason}, and the job ends with its first member" if is_over else reason
+        self._peers[name].end(lambda: self.root_cause(PeerLostError(name, why)))
+        self._codec.received.forget(name)
         if self._directory is not None:
             self._directory.lose(name, reason)
         self.refs.lose(name)
@@ -568,8 +568,8 @@ class Endpoint:
             _tell(callback, name, reason)
         if self._failing is not None:
             self.end(self._failing)
-        elif name == self.member.names[0] and not self._leaving:
-            self.end(PeerLostError(name, f"{reason}, and the job ends with its first member"))
+        elif is_over:
+            self.end(PeerLostError(name, why))
 
     def _is_called(self) -> bool:
         return self.executor.is_running_here or context.here.internal
@@ -618,9 +618,7 @@ class Endpoint:
         return CancelledError() if peer.cancelled.pop(item[ID], 0) is None else None
 
     def _ran_all(self, key: Hashable) -> None:
-        peer = self._peers.get(cast("tuple[str, int]", key)[0])
-        if peer is not None:
-            peer.flush()
+        self._peers[cast("tuple[str, int]", key)[0]].flush()
 
     def _expired(self, limit: float) -> CallTimeoutError:
         return CallTimeoutError(f"a call to {self.name!r} that waited there for a thread", limit)
@@ -802,6 +800,3 @@ def _tell(callback: Callable[..., None], *news: object) -> None:
         callback(*news)
     except Exception:
         logger.exception("What was to be called when a member has ended failed")
-
-
-_opened = Inherited(Endpoint.forked, once=True)

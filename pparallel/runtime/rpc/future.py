@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from typing_extensions import override
+from typing_extensions import Buffer, override
 
 from pparallel.errors import CallTimeoutError, PparallelError
 from pparallel.interfaces.transport import Frames
@@ -22,7 +22,7 @@ from pparallel.runtime.rpc.codec import (
     STATUS,
     SUCCESS,
     VALUE,
-    Call,
+    Data,
     Item,
     Registered,
 )
@@ -107,6 +107,7 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
     """
 
     _number = 0  # its id there
+    _has_failed = False  # whether the reply is an error
     keeps: object = None  #: what is to live as long as the future, such as a reference
 
     def _refuse(self, *_: object) -> NoReturn:
@@ -136,6 +137,7 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
         elif item[STATUS] in SUCCESS:
             super().answer(item, frames)
         else:
+            self._has_failed = True  # first, as above
             log = partial(_log_reply, self._endpoint, self._to, item, frames)
             self._end_by(log, (item, frames), None)
 
@@ -164,14 +166,8 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
         return self.cancelled()
 
     def has_result(self) -> bool:
-        """Return whether the call has ended, and not by an error."""
-        if self._state != FINISHED or self._exception is not None:
-            return False
-        with vars(self).setdefault("_decoding", threading.RLock()):
-            if self._is_decoded:
-                return self._exception is None
-            item: Item = self._result[0]  # type: ignore[index] # a reply that nobody has read
-            return item[STATUS] in SUCCESS
+        """Return whether the call has ended, and not by an error of the other member."""
+        return self._state == FINISHED and not self._has_failed and self._exception is None
 
     @override
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
@@ -196,7 +192,7 @@ class RegisteredFuture(RpcFuture[T], Generic[T]):
         endpoint: Endpoint,
         to: str,
         name: Registered,
-        call: Call,
+        call: tuple[int, Data | None, Sequence[Buffer]],
         timeout: float | None,
     ) -> None:
         super().__init__(endpoint, to)

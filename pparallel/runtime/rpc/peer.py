@@ -121,7 +121,8 @@ class _Message(NamedTuple):
 class Arrived:
     """The ids that have arrived, as intervals: the highest, and the ranges below that are missing.
 
-    The sender numbers its requests from 1 on, so memory is bounded by what was lost on its way.
+    The sender numbers its requests from 1 on. Ids of exchanges never arrive here: the range between
+    two messages is a gap until the sender's mark has passed it.
     """
 
     def __init__(self) -> None:
@@ -273,8 +274,9 @@ class Peer:
                     timeout = self._take_room(size, timeout, is_sync=True)
                 else:
                     size = 0
-                number = self._begin_exchange()
+                number = self._next_id()
         if number:
+            began = self._clock()
             item = (CALL, number, thread, timeout or 0.0, flags, None, data, len(frames))
             try:
                 found = self._exchange(item, frames, timeout, CALL_EXCHANGE)
@@ -282,6 +284,8 @@ class Peer:
                 if size:
                     with state_lock:
                         self._give_back(size)
+            if found is None and timeout is not None:
+                timeout = max(began + timeout - self._clock(), 0.001)
         if found is None:
             handler = wait()
             self.call_async(handler, flags, data, frames, timeout)
@@ -361,7 +365,7 @@ class Peer:
                 raise self._why_ended()
             if not self._has_exchange or self._is_behind(get_ident(), is_call=False):
                 return None
-            number = self._begin_exchange()
+            number = self._next_id()
         item, frames = self._codec.service(number, key, body, buffers)
         return self._exchange(item, frames, timeout, SERVICE_EXCHANGE)
 
@@ -408,8 +412,8 @@ class Peer:
             if number < 0 or number in self.requests or number in self._given_up
         }
 
-    def _begin_exchange(self) -> int:
-        """Return the id of an exchange; called with the lock held."""
+    def _next_id(self) -> int:
+        """Return the id of the next request; called with the lock held."""
         if self._why_ended is not None:
             raise self._why_ended()
         number = self._last = self._last + 1
@@ -546,7 +550,7 @@ class Peer:
                     self._sender = me
                     message = self._outgoing[0]
                     del self._outgoing[0]  # it is held from here on, whatever interrupts
-                    mark = self._mark()
+                    mark = self._low_mark()
                 try:
                     head = self._codec.head([mark, *message.items], message.kind)
                     self._transport.send(self.name, message.leaving(head))
@@ -566,7 +570,7 @@ class Peer:
             self._timers.call_later(HELD, self.flush)
             raise
 
-    def _mark(self) -> int:
+    def _low_mark(self) -> int:
         """Return the lowest id that this member still waits for."""
         return next(iter(self.requests), self._last + 1)
 
@@ -600,7 +604,7 @@ class Peer:
         logger.warning("A result for %s could not be sent: %r", self.name, error)
         found, frames = self._codec.failed(item[ID], error)
         try:
-            head = self._codec.head([self._mark(), found], RESULTS)
+            head = self._codec.head([self._low_mark(), found], RESULTS)
             self._transport.send(self.name, [head, *frames])
         except Exception:
             logger.exception("%s is not told of it", self.name)
@@ -658,11 +662,11 @@ class Peer:
                     nearest = deadline
             self._next_look = nearest
             expired = [(number, self._give_up(number)) for number in over]
+        if nearest is not None:
+            self._arm(nearest)
         for number, request in expired:
             timeout = request[TIMEOUT] or 0.0
             self._fail(number, request, CallTimeoutError(f"a request to {self.name!r}", timeout))
-        if nearest is not None:
-            self._arm(nearest)
 
     def _resend(self, number: int, attempts: int) -> None:
         """Send an idempotent call again, and so on until it has ended."""
@@ -675,7 +679,7 @@ class Peer:
                 left = max(deadline - self._clock(), 0.001)
                 item = (*item[:3], left, *item[4:])
             self._put(_Message(CALLS, [item], list(frames)))
-        delay = min(self._retry_after * 2**attempts, LONGEST)
+        delay = min(self._retry_after * 2 ** min(attempts, 30), LONGEST)
         self._timers.call_later(delay, partial(self._resend, number, attempts + 1))
         self._send_all()
 
@@ -826,10 +830,10 @@ class Peer:
         if item[KIND] == CALL:
             if item[FLAGS] & IDEMPOTENT:
                 self.kept[number] = None
-            self.note_started(item)
+            self.note_arrived(item)
         return True
 
-    def note_started(self, item: Item) -> None:
+    def note_arrived(self, item: Item) -> None:
         """Take note that a call has come, which its thread sent after those with lower ids."""
         started, thread, number = self._started, item[THREAD], item[ID]
         if number > started.get(thread, 0):

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AGAIN = 0.1  #: seconds after which a release is sent again that could not be sent
+MOST_CLAIMED = 1024  #: tickets of a value that are known to have been claimed
 
 T = TypeVar("T")
 
@@ -58,18 +59,29 @@ COUNT, FETCH = "ref.count", "ref.fetch"  #: the services of an owner
 class _Kept:
     """A value that others refer to."""
 
-    __slots__ = ("has_come", "holds", "tickets", "value", "was_asked")
+    __slots__ = ("claimed", "has_come", "holds", "tickets", "value", "was_asked")
 
     def __init__(self) -> None:
         self.has_come = False  # the request that makes the value
         self.was_asked = False  # for the value, or why there is none
         self.value: TorchFuture[Any] = TorchFuture()
         self.holds: defaultdict[str, int] = defaultdict(int)
-        # +1: given out, -1: claimed before that was known
-        self.tickets: defaultdict[str, int] = defaultdict(int)
+        self.tickets: dict[str, int] = {}  # 1: given out, -1: claimed before that was known
+        self.claimed: dict[str, None] = {}  # the last tickets that were given out and claimed
 
     def is_wanted(self) -> bool:
-        return any(self.holds.values()) or any(self.tickets.values())
+        return bool(self.tickets) or any(self.holds.values())
+
+    def count(self, ticket: str, by: int) -> None:
+        """Count a ticket as given out (1) or claimed (-1)."""
+        if ticket in self.claimed:
+            return  # it is claimed again, by a message that is read twice: a plain hold
+        if left := self.tickets.pop(ticket, 0) + by:
+            self.tickets[ticket] = left
+            return
+        self.claimed[ticket] = None
+        if len(self.claimed) > MOST_CLAIMED:
+            del self.claimed[next(iter(self.claimed))]
 
 
 class RefTable:
@@ -158,6 +170,10 @@ class RefTable:
         for action in list(self._actions.values()) if logs else ():
             action()
 
+    def forked(self) -> None:
+        """Forget what the parent keeps, in a forked child."""
+        self._lock, self._kept = threading.RLock(), {}
+
     def share(self, ref: RemoteRef[Any], fresh: bool) -> str:
         """Cover one copy of *ref* that is about to be sent; return its ticket."""
         ticket = self.new_id()
@@ -182,9 +198,8 @@ class RefTable:
         with self._lock:
             kept = self._found(ref_id, fresh)
             kept.holds[request.sender] += holds
-            # A second claim of one ticket (a message read twice) is a plain hold.
-            if ticket is not None and not (tickets < 0 and kept.tickets.get(ticket) == 0):
-                kept.tickets[ticket] += tickets
+            if ticket is not None:
+                kept.count(ticket, tickets)
             self._sweep(ref_id)  # its release may have come before
         return Reply()
 
@@ -196,6 +211,7 @@ class RefTable:
             return self._kept.setdefault(ref_id, _Kept())
         kept = self._kept.get(ref_id)
         if kept is None:
+            self._endpoint.check_open()
             raise DirectoryError(f"the value {ref_id} was released on {self._endpoint.name!r}")
         return kept
 

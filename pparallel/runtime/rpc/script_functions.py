@@ -76,10 +76,15 @@ class ReceivedFunctions:
 
     def keep(self, sender: str, function: Any) -> None:
         """Keep *function* for calls by its name, if it may travel so."""
-        if type(function) is FunctionType and function.__module__ in MAIN:
+        is_at_the_top = type(function) is FunctionType and function.__qualname__.isidentifier()
+        if is_at_the_top and function.__module__ in MAIN:
             kept = self._kept.setdefault(sender, {})
             if len(kept) < MOST or function.__qualname__ in kept:
                 kept[function.__qualname__] = function
+
+    def forget(self, sender: str) -> None:
+        """Keep nothing of *sender*, which has ended."""
+        self._kept.pop(sender, None)
 
     def get(self, sender: str, name: str) -> Any:
         """Return the function of that name that *sender* has sent last, or None."""

@@ -285,13 +285,13 @@ def calls_in_a_circle(rt: Runtime, size: int) -> None:
 
 def a_member_forks(rt: Runtime) -> None:
     group, other = rt.group(), 1 - rt.rank
-    ref = group.remote(other, add, args=(1, 2))
-    assert ref.to_here() == 3
+    ref, own = (group.remote(each, add, args=(1, 2)) for each in (other, rt.rank))
+    assert ref.to_here() == own.local_value() == 3
     group.barrier(PATIENCE)
     if rt.rank == 0:
         child = os.fork()
         if not child:
-            _use_copies(rt, group, ref)
+            _use_copies(rt, group, ref, own)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child used its copy"
     group.barrier(PATIENCE)
     assert ref.to_here() == 3
@@ -300,7 +300,7 @@ def a_member_forks(rt: Runtime) -> None:
     group.barrier(PATIENCE)
 
 
-def _use_copies(rt: Runtime, group: RpcGroup, ref: RemoteRef[int]) -> None:
+def _use_copies(rt: Runtime, group: RpcGroup, ref: RemoteRef[int], own: RemoteRef[int]) -> None:
     """Try what a forked child must not do, and end it; 0: all was refused."""
     uses: list[Callable[[], object]] = [
         lambda: group.rpc_sync(1, add, args=(1, 2)),
@@ -308,6 +308,7 @@ def _use_copies(rt: Runtime, group: RpcGroup, ref: RemoteRef[int]) -> None:
         lambda: group.barrier(PATIENCE),
         lambda: group.register("mine", add),
         ref.to_here,
+        own.local_value,
         rt.close,
     ]
     status = 1
