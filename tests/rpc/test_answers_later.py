@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -12,6 +13,7 @@ from rpc_members import first_of_two
 
 from pparallel.errors import CallTimeoutError
 from pparallel.runtime.rpc import RpcGroup, context
+from pparallel.runtime.rpc.loop import Loop
 from pparallel.testing.patience import PATIENCE, until
 
 WAITING: list[tuple[int, Future[int]]] = []
@@ -119,3 +121,17 @@ def test_a_coroutine_is_cancelled_when_its_time_is_over_or_its_member_closes() -
         group.rpc_async(1, for_ever, ("closed",), timeout=None)
         assert group.rpc_sync(1, slowly, (1,)) == 2
     assert CANCELLED == ["late", "closed"]
+
+
+def test_a_coroutine_that_comes_as_its_member_closes_has_begun_and_is_cancelled(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    for number in range(20):
+        loop = Loop("m0")
+        found = [loop.run(for_ever(f"{number}"), 0.0) for _ in range(3)]
+        loop.close()
+        assert all(each.cancelled() for each in found)
+        del found
+    gc.collect()
+    assert len(CANCELLED) == 60
+    assert not [each for each in recwarn if "never awaited" in str(each.message)]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import pparallel
@@ -99,7 +100,7 @@ def test_arguments_have_the_order_of_torch(how: str) -> None:
         found = call(1, divmod, (7, 2))
         found = found.to_here() if how == "remote" else found
         assert (found if how == "rpc_sync" or how == "remote" else found.wait()) == (3, 1)
-        found = call(1, sorted, ([1, 2],), {"reverse": True}, timeout=PATIENCE)
+        found = call(np.int64(1), sorted, ([1, 2],), {"reverse": True}, timeout=PATIENCE)
         found = found.to_here() if how == "remote" else found
         assert (found if how != "rpc_async" else found.wait()) == [2, 1]
 
@@ -209,6 +210,8 @@ def test_what_a_reference_does_not_do_says_what_to_type() -> None:
         with pytest.raises(TypeError, match=r"group\.pair\(key, value\)"):
             pparallel.RemoteRef({})  # type: ignore[arg-type]
         assert not hasattr(ref, "_private")
+        with pytest.raises(AttributeError, match="'lr'"):
+            ref.lr = 0.1
 
     two(work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 from collections.abc import Callable
@@ -29,6 +30,10 @@ def fail(text: str) -> None:
 def fail_at_gate(text: str) -> None:
     wait_at_gate()
     fail(text)
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
 
 
 def unasked(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -169,6 +174,20 @@ def test_a_future_that_is_held_at_the_end_of_a_job_that_does_not_fail(
     found = unasked(caplog)
     assert len(found) == (not fails)
     assert all("ValueError: held" in each for each in found)
+
+
+@BACKENDS
+def test_a_coroutine_that_the_end_of_the_job_cancels_is_not_logged(
+    caplog: pytest.LogCaptureFixture, backend: str
+) -> None:
+    def program(rt: Runtime, group: RpcGroup) -> None:
+        group.rpc_async(1, for_ever, timeout=None)
+        assert group.rpc_sync(1, abs, (-1,)) == 1
+
+    with caplog.at_level(logging.WARNING):
+        launch(between(program), backend=backend)
+    gc.collect()
+    assert unasked(caplog) == []
 
 
 def test_a_future_of_nobody_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

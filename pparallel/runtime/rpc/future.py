@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -233,6 +233,8 @@ def _log_reply(endpoint: Endpoint, to: str, item: Item, frames: Frames) -> None:
     try:
         endpoint.read_call(to, item, frames)
     except Exception as error:  # noqa: BLE001 - that is logged
+        if isinstance(error, CancelledError) and endpoint.is_ending:
+            return  # as everybody knows
         text = "".join(format_exception(error.with_traceback(None)))
         log_unasked(f"a call to {to!r}", text)
 

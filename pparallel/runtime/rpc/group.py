@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -105,8 +106,8 @@ class ServiceGroup:
             self._live()  # it raises
         if type(to) is str and to in self._members:
             return to
-        if type(to) is int or (isinstance(to, int) and not isinstance(to, bool)):
-            names = self._endpoint.member.names
+        if type(to) is int or (hasattr(to, "__index__") and not isinstance(to, bool)):
+            to, names = operator.index(to), self._endpoint.member.names
             if not 0 <= to < len(names):
                 message = f"there is no member of rank {to}; ranks go from 0 to {len(names) - 1}"
                 raise ValueError(message)
@@ -393,7 +394,7 @@ class RpcGroup(ServiceGroup):
         """Run ``func(*args, **kwargs)`` in member *to* and return its result.
 
         Args:
-            to: a member's name, its rank in the job, or an object with a ``name``.
+            to: a member's name, its rank in the job (any integer), or an object with a ``name``.
             func: any function that the serializer can send.
             args: positional arguments, a tuple.
             kwargs: keyword arguments, a dict.
@@ -717,7 +718,10 @@ def enter(
     """
     group = RpcGroup(endpoint, name, members)
     if not group.is_member():
-        message = f"member {endpoint.name!r} is not in group {name!r} of {list(members)}"
+        message = (
+            f"member {endpoint.name!r} is not in group {name!r} of {list(members)}: give a list of"
+            " the names of its members"
+        )
         raise ValueError(message)
     names = endpoint.member.names
     for each in members:

@@ -92,6 +92,8 @@ def _copy(found: LeanFuture[Any], task: asyncio.Task[Any]) -> None:
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
+        # Python warns of a coroutine that never began: each takes its first step.
+        loop.run_until_complete(asyncio.sleep(0))
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()

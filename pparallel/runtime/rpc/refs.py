@@ -316,7 +316,10 @@ class RemoteRef(Generic[T]):
 
     It may be passed on to other members; the value is released when nobody holds a reference any
     more. A reference that was serialised but never received holds the value until its sender ends.
+    Two references to one value are not equal; their ``ref_id`` is.
     """
+
+    __slots__ = ("__weakref__", "_confirmed", "_endpoint", "_owner", "ref_id")
 
     def __init__(
         self,
