@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 from collections.abc import Callable
-from concurrent.futures import wait
+from concurrent.futures import CancelledError, wait
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -32,8 +31,8 @@ def fail_at_gate(text: str) -> None:
     fail(text)
 
 
-async def for_ever() -> None:
-    await asyncio.Event().wait()
+def cancel_itself() -> None:
+    raise CancelledError
 
 
 def unasked(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -176,18 +175,23 @@ def test_a_future_that_is_held_at_the_end_of_a_job_that_does_not_fail(
     assert all("ValueError: held" in each for each in found)
 
 
-@BACKENDS
-def test_a_coroutine_that_the_end_of_the_job_cancels_is_not_logged(
-    caplog: pytest.LogCaptureFixture, backend: str
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_call_that_the_end_of_the_job_cancels_is_not_logged(
+    caplog: pytest.LogCaptureFixture, ends: bool
 ) -> None:
     def program(rt: Runtime, group: RpcGroup) -> None:
-        group.rpc_async(1, for_ever, timeout=None)
-        assert group.rpc_sync(1, abs, (-1,)) == 1
+        future = group.rpc_async(1, cancel_itself)
+        wait([future], PATIENCE)
+        if ends:
+            group._endpoint.leave()
+        del future
+        if not ends:
+            until(lambda: "never asked for" in caplog.text, "it was not logged")
 
     with caplog.at_level(logging.WARNING):
-        launch(between(program), backend=backend)
+        launch(between(program))
     gc.collect()
-    assert unasked(caplog) == []
+    assert len(unasked(caplog)) == (not ends)
 
 
 def test_a_future_of_nobody_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
