@@ -13,7 +13,7 @@ from types import FrameType
 import psutil
 import pytest
 
-PATIENCE = 20.0  #: seconds after which a condition that should have come true never will
+PATIENCE = 60.0  #: seconds after which a condition that should have come true never will
 
 #: seconds, some thirty years, for who means for ever: more milliseconds than fit into an int
 AGES = 1e9

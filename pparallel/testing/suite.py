@@ -72,7 +72,7 @@ class Suite:
 
     interface: ClassVar[str]
     patience: ClassVar[float] = 5.0
-    limit: ClassVar[float] = 40.0
+    limit: ClassVar[float] = 120.0
 
     @override
     def __init_subclass__(cls) -> None:

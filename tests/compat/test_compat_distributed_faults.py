@@ -54,7 +54,7 @@ def test_a_call_to_a_dead_member_ends_at_once() -> None:
         members.kill(1)
         killed = time.monotonic()
         assert all("'m1'" in each for each in members.outcome(0))
-        assert time.monotonic() - killed < PATIENCE / 2
+        assert time.monotonic() - killed < 30
 
 
 def test_barriers_one_after_another() -> None:

@@ -50,7 +50,7 @@ def test_one_rank_asserts_and_the_others_hang(fail: Any, options: dict[str, floa
     began = monotonic()
     with pytest.raises(mp.ProcessRaisedException, match="shapes differ") as caught:
         context.join(PATIENCE, **options)
-    assert monotonic() - began < PATIENCE, "it waited for those who do not end"
+    assert monotonic() - began < 25, "it waited for those who do not end"
     assert caught.value.error_index == 2
     until_gone(*context.pids())
 

@@ -19,7 +19,7 @@ MODULES = sorted(
     for each in (HELPERS / "broken").glob("*.py")
     if each.stem not in ("__init__", "harness")
 )
-LIMIT = 30  #: seconds for one test
+LIMIT = 100  #: seconds for one test
 FEWEST = 3  #: broken backends of each interface
 
 ENTRY_POINTS = "[pparallel]\nbroken = broken.{module}\n"

@@ -24,7 +24,7 @@ from pparallel.testing import LauncherSuite
 from pparallel_local import ThreadLauncherConfig
 from pparallel_process import ProcessLauncherConfig
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 #: the laws that each start method is tried with
 IN_EACH_WAY = (
     "test_each_rank_has_its_number_and_the_arguments",

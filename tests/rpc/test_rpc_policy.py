@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, PparallelError
 from pparallel.runtime.rpc import RpcGroup, context
-from pparallel.runtime.rpc.codec import CALL, CALL_EXCHANGE, FAILED
+from pparallel.runtime.rpc.codec import CALL, EXCHANGE, FAILED
 from pparallel.runtime.rpc.service import Request
 from pparallel.runtime.state_lock import state_lock
 from pparallel.testing.patience import PATIENCE, until
@@ -66,7 +66,7 @@ def test_a_direct_call_is_not_run_once_its_thread_has_called_again() -> None:
         until(lambda: bool(ran), "it does not start")
         flags, data, _, _ = codec.call(note, ("given up",), None)
         item = (CALL, 10**6, 7, 0.0, flags, None, data, 0)
-        head = codec.head(item, CALL_EXCHANGE)
+        head = codec.head(item, EXCHANGE)
         thread = threading.Thread(target=lambda: answers.append(endpoint.on_exchange("m1", [head])))
         thread.start()
         until(lambda: endpoint.executor._direct == 1, "it does not wait for a slot")

@@ -28,7 +28,7 @@ Kind = Literal["running", "own"]
 CPUS = 16
 RESOURCES = {"shelf": 4}
 STORE = 160 << 20
-PATIENCE = 50.0
+PATIENCE = 120.0
 
 # ``ray start`` takes the machine's own address in place of 127.0.0.1.
 _ON_LOOPBACK = """

@@ -25,8 +25,6 @@ from ray_clusters import CPUS, OnRunningCluster
 class RayLauncherSuite(LauncherSuite):
     """On whatever cluster."""
 
-    limit = 50.0
-
     @override
     @pytest.fixture
     def config(self, cluster: RayConnection) -> RayLauncherConfig:

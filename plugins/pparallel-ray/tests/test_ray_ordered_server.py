@@ -30,7 +30,6 @@ LARGE = 300_000  #: elements: so many bytes pass through Ray's object store
 class RayServerSuite(OrderedServerSuite):
     """On whatever cluster."""
 
-    limit = 50.0
     sequences = 4  # each has an actor of its own
 
     @override

@@ -29,8 +29,6 @@ PRELOAD = (
 class RayTransportSuite(TransportSuite):
     """On whatever cluster."""
 
-    limit = 50.0
-
     @pytest.fixture
     @override
     def config(self, cluster: RayConnection) -> TransportConfig:

@@ -45,8 +45,8 @@ OK, PICKLED, OBJECT, FAILED, NOT_REGISTERED = range(5)  #: how a call has ended
 SUCCESS = frozenset({OK, PICKLED, OBJECT})
 
 #: the last byte of a head: a message with calls, of results and cancellations, or of the runtime's
-#: own, and an exchange of a call or the runtime's own
-CALLS, RESULTS, SERVICES, CALL_EXCHANGE, SERVICE_EXCHANGE = b"crsCS"
+#: own, and an exchange
+CALLS, RESULTS, SERVICES, EXCHANGE = b"crsx"
 
 SMALL = 4096  #: bytes up to which plain data travels in the head
 
@@ -351,7 +351,7 @@ class Codec:
         return remote_errors.unpack(envelope, sender, self.serializer)
 
 
-_KINDS = {each: bytes((each,)) for each in b"crsCS"}
+_KINDS = {each: bytes((each,)) for each in b"crsx"}
 
 
 def is_plain(body: object) -> bool:

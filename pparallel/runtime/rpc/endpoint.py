@@ -33,8 +33,8 @@ from pparallel.runtime.member import context as member_context
 from pparallel.runtime.rpc import context
 from pparallel.runtime.rpc.codec import (
     CALL,
-    CALL_EXCHANGE,
     DATA,
+    EXCHANGE,
     FAILED,
     FLAGS,
     ID,
@@ -46,7 +46,6 @@ from pparallel.runtime.rpc.codec import (
     OK,
     REF_ID,
     RESULT,
-    SERVICE_EXCHANGE,
     STATUS,
     SUCCESS,
     THREAD,
@@ -525,7 +524,7 @@ class Endpoint:
         """As :meth:`Receiver.on_exchange`."""
         peer, item = self._peers[sender], self._codec.items(frames[0])
         if item[KIND] != CALL:
-            return self._reply(self._ask(peer, item, frames[1:]), SERVICE_EXCHANGE)
+            return self._reply(self._ask(peer, item, frames[1:]))
         peer.note_arrived(item)
         self._act()
         limit = item[LIMIT]
@@ -705,16 +704,14 @@ class Endpoint:
         except BaseException as error:  # noqa: BLE001 - raised where the value is asked for
             fail(kept, ended_by(error))
 
-    def _reply(
-        self, answer: Encoded | Future[Encoded], kind: int = CALL_EXCHANGE
-    ) -> Frames | Future[Frames]:
+    def _reply(self, answer: Encoded | Future[Encoded]) -> Frames | Future[Frames]:
         """Return the reply to an exchange, or a future of it."""
         if isinstance(answer, Future):
             reply: LeanFuture[Any] = LeanFuture()
-            answer.add_done_callback(lambda done: settle(reply, self._reply(done.result(), kind)))
+            answer.add_done_callback(lambda done: settle(reply, self._reply(done.result())))
             return reply
         item, frames = answer
-        return [self._codec.head(item, kind), *frames]
+        return [self._codec.head(item, EXCHANGE), *frames]
 
     # -- services -----------------------------------------------------------------------------
 

@@ -29,10 +29,10 @@ from pparallel.runtime.future import when_done
 from pparallel.runtime.rpc.codec import (
     ACK,
     CALL,
-    CALL_EXCHANGE,
     CALLS,
     CANCEL,
     COUNT,
+    EXCHANGE,
     FLAGS,
     ID,
     IDEMPOTENT,
@@ -40,7 +40,6 @@ from pparallel.runtime.rpc.codec import (
     RESULT,
     RESULTS,
     SERVICE,
-    SERVICE_EXCHANGE,
     SERVICES,
     THREAD,
     Codec,
@@ -279,7 +278,7 @@ class Peer:
             began = self._clock()
             item = (CALL, number, thread, timeout or 0.0, flags, None, data, len(frames))
             try:
-                found = self._exchange(item, frames, timeout, CALL_EXCHANGE)
+                found = self._exchange(item, frames, timeout)
             finally:
                 if size:
                     with state_lock:
@@ -367,7 +366,7 @@ class Peer:
                 return None
             number = self._next_id()
         item, frames = self._codec.service(number, key, body, buffers)
-        return self._exchange(item, frames, timeout, SERVICE_EXCHANGE)
+        return self._exchange(item, frames, timeout)
 
     def ask_async(
         self,
@@ -420,12 +419,12 @@ class Peer:
         return number
 
     def _exchange(
-        self, item: Item, frames: Frames, timeout: float | None, kind: int
+        self, item: Item, frames: Frames, timeout: float | None
     ) -> tuple[Item, Frames] | None:
         """Return the reply; None: there is no way for an exchange now, and nothing was sent."""
         if self._held or self._outgoing:
             self.flush()
-        head = self._codec.head(item, kind)
+        head = self._codec.head(item, EXCHANGE)
         reply = self._transport.exchange(self.name, [head, *frames], timeout)
         return None if reply is None else (self._codec.items(reply[0]), reply[1:])
 

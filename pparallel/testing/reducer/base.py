@@ -14,7 +14,7 @@ from pparallel.testing.suite import Suite
 from pparallel.testing.threads import in_threads
 
 MEMBERS = 3
-LIMIT = 50.0  #: seconds that a job may take, whatever starts its members
+LIMIT = 110.0  #: seconds that a job may take, whatever starts its members
 
 
 class ReducerTests(Suite):

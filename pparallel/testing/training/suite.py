@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pparallel.testing.training.plain import Buffers
     from pparallel.testing.training.program import Plan
 
-LIMIT = 80.0  #: seconds that a job may take, whatever starts its members
+LIMIT = 160.0  #: seconds that a job may take, whatever starts its members
 
 
 class TrainingSuite(Suite):
@@ -46,7 +46,7 @@ class TrainingSuite(Suite):
     """
 
     interface: ClassVar[str] = "reducer"
-    limit: ClassVar[float] = 100.0
+    limit: ClassVar[float] = 170.0
     members: ClassVar[int | Sequence[str]] = 3
     verdicts: ClassVar[Mapping[str, Verdict]] = {}
     alone_verdicts: ClassVar[Mapping[str, Verdict]] = {}

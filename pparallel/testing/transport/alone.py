@@ -17,14 +17,14 @@ from pparallel.errors import CallTimeoutError, ClosedError, PeerLostError, Ppara
 from pparallel.interfaces.transport import Frames, Transport, TransportConfig
 from pparallel.registry import default_registry
 from pparallel.runtime.member import Member
-from pparallel.runtime.rpc.codec import CALL_EXCHANGE
+from pparallel.runtime.rpc.codec import EXCHANGE
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 from pparallel.testing.transport.base import TransportTests
 
 HUGE = 70_000_000  #: bytes; more than a socket or a ZeroMQ message of one piece should be given
 MANY = 70_000  #: frames: more than a number of 16 bits counts
-ASK = bytes([CALL_EXCHANGE])  #: the first frame of an exchange
+ASK = bytes([EXCHANGE])  #: the first frame of an exchange
 DEFECT = b"defect"  #: the first frame of a message at which the receiver raises
 SOON = 2.0  #: seconds beyond a time-out within which it must have been kept, on a busy computer
 
