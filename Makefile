@@ -22,7 +22,7 @@ test: $(STAMP)  ## run the test suite in JOBS=4 processes
 	$(BIN)/python tests/gate.py --jobs $(JOBS) tests
 
 test-plugins: $(STAMP)  ## run the tests of the plugins that have servers
-	$(BIN)/python tests/gate.py --jobs $(JOBS) $(PLUGINS:%=%/tests)
+	$(BIN)/python tests/gate.py --jobs 2 $(PLUGINS:%=%/tests)
 
 soak: $(STAMP)  ## run random and long tests for SOAK_MINUTES=20; SOAK=pools picks a folder, SOAK_SEED a seed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -o faulthandler_timeout=3600 tests/soak/$(SOAK)
