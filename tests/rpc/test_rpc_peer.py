@@ -16,6 +16,7 @@ from pparallel.interfaces.transport import Frames
 from pparallel.runtime.rpc.codec import (
     ACK,
     CALL,
+    EXCHANGE,
     FAILED,
     IDEMPOTENT,
     LIMIT,
@@ -99,13 +100,13 @@ def test_a_call_that_is_waited_for_does_not_overtake_one_before_an_expired_one()
     found = it.peer.call(0, made(b"call"), (), 5.0, Answered)
     assert isinstance(found, Answered), "it has overtaken the first"
     it.arrive(result(1), result(2), result(3))
-    it.transport.reply = lambda _: [it.codec.head(result(4), ord("C"))]
+    it.transport.reply = lambda _: [it.codec.head(result(4), EXCHANGE)]
     assert it.peer.call(0, made(b"call"), (), 5.0, Answered) == (result(4), [])
 
 
 def test_a_call_that_is_waited_for_does_not_overtake_what_is_confirmed_before_it_runs() -> None:
     it = FakePeer()
-    it.transport.reply = lambda _: [it.codec.head(result(0), ord("C"))]
+    it.transport.reply = lambda _: [it.codec.head(result(0), EXCHANGE)]
     it.peer.call_async(Answered(), 0, made(b"call"), (), 5.0, "ref")
     it.arrive(result(1))
     assert it.peer.ask("key", None, (), None) is not None

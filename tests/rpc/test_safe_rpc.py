@@ -30,6 +30,7 @@ from pparallel.runtime import remote_errors
 from pparallel.runtime.rpc import RpcGroup, context
 from pparallel.runtime.rpc.codec import (
     CALL,
+    EXCHANGE,
     FAILED,
     OBJECT,
     PICKLED,
@@ -278,13 +279,13 @@ def send_pickles(rt: Runtime, path: Path) -> None:
             rests.append((SERVICE, (key, body, count, 2)))
         for status, body in itertools.product(range(5), data):
             rests.append((RESULT, (status, body, 1, 2)))
-        heads = [evil + bytes((kind,)) for kind in b"crsCS"]
+        heads = [evil + bytes((kind,)) for kind in b"crsx"]
         ids = itertools.count(10_000)  # or they would be those of the calls below
-        for (kind, rest), last in itertools.product(rests, b"CScs"):
+        for (kind, rest), last in itertools.product(rests, b"xcs"):
             item: Any = (kind, next(ids), *rest)
-            heads.append(codec.head(item if last in b"CS" else [0, item], last))
+            heads.append(codec.head(item if last == EXCHANGE else [0, item], last))
         for head in heads:
-            if head[-1:] not in b"CS":
+            if head[-1] != EXCHANGE:
                 rt.transport.send(to, [head, evil, evil])
                 continue
             with contextlib.suppress(PeerLostError):  # the connection of a head that is none ends
