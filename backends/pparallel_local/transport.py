@@ -41,11 +41,11 @@ class _LocalJob:
         with self._lock:
             if name in self.here or name in self.left:
                 raise PeerLostError(name, "has been a member of this job already")
-            for other in self.here.values():
-                other.meet(name)
+            others, left = list(self.here.values()), list(self.left)
+            self.here[name] = transport  # first: one that knows of it sends at once
+            for other in others:
                 transport.meet(other.name)
-            self.here[name] = transport
-            left = list(self.left)
+                other.meet(name)
         for other_name in left:
             transport.lose(other_name)
 

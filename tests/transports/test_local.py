@@ -61,3 +61,30 @@ class TestLocalTransport(TransportSuite):
         assert at_a.lost == [("b", "has left")]
         assert a.members() == ["a"]
         a.close()
+
+    def test_a_member_may_send_as_soon_as_it_knows_of_another(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        meeting = Meeting("one more job")
+        a, b = (made(LocalTransportConfig(), name, meeting) for name in NAMES)
+        at_b = Answering()
+        meet, wait, is_first = a.meet, a._membership.wait_for_all, threading.Event()
+
+        def meet_and_send(name: str) -> None:
+            meet(name)
+            a.send(name, [b"first"])
+
+        def wait_first(*args: float) -> None:
+            is_first.set()
+            wait(*args)
+
+        monkeypatch.setattr(a, "meet", meet_and_send)
+        monkeypatch.setattr(a._membership, "wait_for_all", wait_first)
+        opening = threading.Thread(target=a.open, args=(Answering(),))
+        opening.start()
+        assert is_first.wait(PATIENCE)
+        b.open(at_b)
+        opening.join(PATIENCE)
+        assert at_b.has(1) == [[b"first"]]
+        b.close()
+        a.close()
