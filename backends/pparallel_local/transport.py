@@ -62,7 +62,7 @@ class _LocalJob:
             other.lose(name)
 
 
-#: Hubs by address, as long as somebody is in them; as ``inproc://`` addresses are to ZeroMQ.
+#: Jobs by address, as long as a member is in them; as ``inproc://`` addresses are to ZeroMQ.
 _jobs: weakref.WeakValueDictionary[str, _LocalJob] = weakref.WeakValueDictionary()
 _jobs_lock = threading.Lock()
 
