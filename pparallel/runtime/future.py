@@ -70,6 +70,7 @@ class LeanFuture(Future[T], Generic[T]):
     _condition = _Condition()
     _own: _OwnCondition | None = None
     _exception: BaseException | None = None
+    _has_failed = False  # whether the result is an error that is to be read yet
     _waiters = cast("list[Any]", ())  # a list from when there is a condition
 
     def __init__(self) -> None:
@@ -226,7 +227,7 @@ class LeanFuture(Future[T], Generic[T]):
             for waiter in self._waiters:
                 if state == CANCELLED:
                     waiter.add_cancelled(self)
-                elif exception is not None:
+                elif exception is not None or self._has_failed:
                     waiter.add_exception(self)
                 else:
                     waiter.add_result(self)

@@ -6,14 +6,15 @@ import asyncio
 import pickle
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import as_completed
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, as_completed, wait
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
 
 import pparallel
 from pparallel.errors import CallTimeoutError, DirectoryError
+from pparallel.runtime.rpc.future import RpcFuture
 from pparallel.testing.patience import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ def two(work: Callable[[RpcGroup], None], transport: str = "local") -> None:
 def wait_at_gate() -> int:
     GATE.wait(PATIENCE)
     return 3
+
+
+def fail_at_gate() -> None:
+    GATE.wait(PATIENCE)
+    raise LookupError
 
 
 CALLS = ["rpc_sync", "rpc_async", "remote"]
@@ -289,16 +295,25 @@ def test_a_remote_context_that_returns_itself_gives_its_methods() -> None:
 
 
 @pytest.mark.parametrize("transport", ["local", "ipc"])
-def test_an_entry_that_was_given_up_is_undone_when_it_comes(transport: str) -> None:
+def test_an_entry_that_was_given_up_is_undone_when_it_comes(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
     def work(group: RpcGroup) -> None:
         lock = group.remote(1, threading.Lock)
-        assert lock.rpc_sync().acquire()
-        with pytest.raises(CallTimeoutError), lock.rpc_sync(timeout=0.01):
-            raise AssertionError("it was entered")
-        lock.rpc_sync().release()
-        with lock.rpc_sync(timeout=PATIENCE):  # after the late entry, or before
-            pass
-        until(lambda: not lock.rpc_sync().locked(), "it is held")
+        for error in (CallTimeoutError, KeyboardInterrupt):
+            assert lock.rpc_sync().acquire()
+            with monkeypatch.context() as patch:
+                if error is KeyboardInterrupt:
+                    patch.setattr(RpcFuture, "result", interrupt)
+                with pytest.raises(error), lock.rpc_sync(timeout=0.01):
+                    raise AssertionError("it was entered")
+            lock.rpc_sync().release()
+            with lock.rpc_sync(timeout=PATIENCE):  # after the late entry, or before
+                pass
+            until(lambda: not lock.rpc_sync().locked(), "it is held")
 
     two(work, transport)
 
@@ -420,12 +435,27 @@ def test_futures_are_waited_for_together(transport: str) -> None:
     two(work, transport)
 
 
+def test_a_wait_for_the_first_exception_ends_with_it() -> None:
+    def work(group: RpcGroup) -> None:
+        failing, never = group.rpc_async(1, fail_at_gate), Future[None]()
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(wait, [failing, never], None, FIRST_EXCEPTION)
+            try:
+                until(lambda: bool(failing._waiters), "nobody waits")
+                GATE.set()
+                assert waiting.result(PATIENCE).done == {failing}
+            finally:
+                never.set_result(None)
+
+    two(work)
+
+
 def test_what_is_no_future_is_not_waited_for() -> None:
     def work(group: RpcGroup) -> None:
         ref: Any = group.remote(1, int)
-        for wait in (pparallel.wait_all, pparallel.collect_all):
+        for wait_for in (pparallel.wait_all, pparallel.collect_all):
             with pytest.raises(TypeError, match=r"not pparallel\..*RemoteRef: .* to_here\(\)"):
-                wait([group.rpc_async(1, abs, (1,)), ref])
+                wait_for([group.rpc_async(1, abs, (1,)), ref])
         ours = group.rpc_async(1, wait_at_gate)
         for end in (ours.set_result, ours.set_exception):
             with pytest.raises(RuntimeError, match=r"concurrent\.futures\.Future\(\)"):

@@ -107,7 +107,6 @@ class RpcFuture(ReplyFuture[T], Generic[T]):
     """
 
     _number = 0  # its id there
-    _has_failed = False  # whether the reply is an error
     keeps: object = None  #: what is to live as long as the future, such as a reference
 
     def _refuse(self, *_: object) -> NoReturn:
