@@ -738,9 +738,8 @@ class Peer:
         """Take a message in: end requests, and return the calls and asks that are to be run."""
         found = _with_frames(items, frames)
         with state_lock:
-            if self.kept:
-                for number in [each for each in self.kept if each < items[0]]:
-                    del self.kept[number]
+            while self.kept and (number := next(iter(self.kept))) < items[0]:
+                del self.kept[number]
             ended = self._take_results(found)
             todo, again = self._take_asks(found) if len(ended) < len(found) else ([], [])
             if len(self.arrived):
