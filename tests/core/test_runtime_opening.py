@@ -17,12 +17,14 @@ from pparallel import RpcGroup, Runtime
 from pparallel.errors import ClosedError, is_consequence
 from pparallel.runtime.rpc.endpoint import Endpoint
 from pparallel.runtime.stopping import StopSignal, running_under
+from pparallel.testing.patience import PATIENCE
 from pparallel.testing.reducer import backward, line, manage, parameters
 from pparallel_local.thread_pool import ThreadPool
 from pparallel_reducers.grad_server.reducer import GradServerReducer
 from pparallel_servers.memory import MemoryOrderedServer
 
 LIMIT = 30.0  #: seconds that a step of a test may take
+GATE = threading.Event()
 
 ALONE = """
 import sys, pparallel
@@ -201,13 +203,18 @@ def test_a_member_starts_to_train_before_another_has_a_reducer(
     assert sorted(pushed + more) == [0, 1]
 
 
+def wait_at_gate() -> bool:
+    return GATE.wait(PATIENCE)
+
+
 def test_a_forked_childs_copy_is_refused() -> None:
     with pparallel.build() as rt:
+        pending = rt.group().rpc_async(0, wait_at_gate)
         child = os.fork()
         if not child:
             ended = 1
             try:
-                for use in (rt.group, lambda: rt.pool):
+                for use in (rt.group, lambda: rt.pool, lambda: pending.result(PATIENCE)):
                     with pytest.raises(ClosedError, match="of which this one is a fork"):
                         use()
                 ended = 7
@@ -215,6 +222,8 @@ def test_a_forked_childs_copy_is_refused() -> None:
                 os._exit(ended)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert rt.group().rpc_sync(0, abs, args=(-1,)) == 1
+        GATE.set()
+        assert pending.result(PATIENCE)
 
 
 # -- the order in which components close ---------------------------------------------------------

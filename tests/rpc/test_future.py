@@ -20,9 +20,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from pparallel.interfaces.pool.results import PoolResult, Publishing
-from pparallel.runtime.future import LeanFuture, fail, settle
+from pparallel.runtime.future import LeanFuture, fail, settle, wait_all
 from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.threads import in_threads
 
@@ -188,6 +189,25 @@ def test_a_forked_child_ends_futures_whoever_held_the_lock() -> None:
     forked.set()
     holding.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+def test_a_time_out_is_for_all_futures_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waits = 100.0, list[float | None]()
+
+    class Slow(LeanFuture[int]):
+        """One that ends two seconds after it is asked."""
+
+        @override
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            nonlocal now
+            waits.append(timeout)
+            now += 2.0
+            settle(self, 3)
+            return None
+
+    monkeypatch.setattr("pparallel.runtime.future.monotonic", lambda: now)
+    assert wait_all([Slow(), Slow(), Slow()], 5.0) == [3, 3, 3]
+    assert waits == [5.0, 3.0, 1.0]
 
 
 def test_a_wait_in_vain_leaves_nothing_behind() -> None:
