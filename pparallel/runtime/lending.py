@@ -1,4 +1,4 @@
-"""What a sender keeps until it has arrived, since only a reference to it travels.
+"""Keeps objects alive until the receiver of a reference to them acknowledges it.
 
 A receipt travels along. Whoever has received writes its number into a pipe of the sender's, which
 lets go of what it has lent the next time that it lends. What is lost on the way is kept for good.

@@ -57,7 +57,7 @@ def heard(folder: Path, rank: int, what: str) -> Any:
 
 def seem_far(rank: int) -> None:
     """Let this process look as if it were on a machine of its own."""
-    process._place = lambda: bytes([rank + 1]) * 16  # type: ignore[assignment]
+    process._host_id = lambda: bytes([rank + 1]) * 16  # type: ignore[assignment]
 
 
 def never() -> None:

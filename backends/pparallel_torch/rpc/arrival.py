@@ -59,8 +59,8 @@ def far_members(member: Member, membership: Membership, *, allowed: bool) -> lis
     Raises:
         ConfigError: somebody is, and that is not allowed.
     """
-    here = ProcessId.here().place
-    far = [each.name for each in membership.hellos() if each.process.place != here]
+    here = ProcessId.here().host_id
+    far = [each.name for each in membership.hellos() if each.process.host_id != here]
     if far and not allowed:
         message = (
             f"member {far[0]!r} is on another machine than {member.name!r} (or in "

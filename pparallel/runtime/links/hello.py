@@ -57,7 +57,7 @@ class Hello:
             WIRE,
             *sys.version_info[:2],
             self.incarnation,
-            self.process.place,
+            self.process.host_id,
             self.process.pid,
             self.process.started,
             len(release),
@@ -75,7 +75,7 @@ class Hello:
         """
         whole = bytes(memoryview(data)[: LONGEST + 1])
         try:
-            magic, wire, *python, incarnation, place, pid, started, release, name, address = (
+            magic, wire, *python, incarnation, host_id, pid, started, release, name, address = (
                 _FIXED.unpack_from(whole)
             )
         except struct.error:
@@ -90,7 +90,7 @@ class Hello:
         except UnicodeDecodeError:
             raise RefusedError("the hello of a member has a name that is no text") from None
         _check(called, wire, tuple(python), texts[:release])
-        return cls(called, incarnation, ProcessId(place, pid, started), there)
+        return cls(called, incarnation, ProcessId(host_id, pid, started), there)
 
 
 def _check(name: str, wire: int, python: tuple[int, ...], release: bytes) -> None:

@@ -20,12 +20,12 @@ class ProcessId(NamedTuple):
     """A process, among those of all machines.
 
     Attributes:
-        place: the machine and the part of it whose processes see one another, as 16 bytes.
+        host_id: boot id and pid namespace, hashed to 16 bytes.
         pid: its number there.
         started: when it started, in the kernel's ticks: numbers are used again.
     """
 
-    place: bytes
+    host_id: bytes
     pid: int
     started: int
 
@@ -44,12 +44,12 @@ class ProcessId(NamedTuple):
         found = look(pid)
         if found is None:
             raise ProcessLookupError(pid)
-        return cls(_place(), pid, found[1])
+        return cls(_host_id(), pid, found[1])
 
     @property
     def watchable(self) -> bool:
         """Whether this process can watch it: it is on this machine, and another."""
-        return self.pid != os.getpid() and self.place == _place()
+        return self.pid != os.getpid() and self.host_id == _host_id()
 
     def is_stopped(self) -> bool:
         """Return whether a signal has stopped it, as Ctrl-Z does."""
@@ -102,7 +102,7 @@ def peer(sock: socket.socket) -> int:
 
 
 @functools.cache
-def _place() -> bytes:
+def _host_id() -> bytes:
     with open("/proc/sys/kernel/random/boot_id", "rb") as file:
         boot = file.read()
     namespace = os.stat("/proc/self/ns/pid").st_ino

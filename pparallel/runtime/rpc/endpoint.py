@@ -463,7 +463,7 @@ class Endpoint:
         raise self.root_cause(error)
 
     def root_cause(self, error: BaseException) -> BaseException:
-        """Return *error*, or what it only follows from."""
+        """Return the error for callers: the cause of the end, where *error* follows from that."""
         if isinstance(error, PeerLostError) and self._failing is not None:
             return copy.copy(self._failing)  # those who heard of the failure first have left first
         return self._closed_error(error) if isinstance(error, ClosedError) else error
