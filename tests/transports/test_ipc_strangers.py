@@ -175,11 +175,11 @@ def test_what_is_proved_is_bound_to_what_was_said() -> None:
     _, first = caller.take(welcome)
     assert first is not None
     assert first.name == "a"
-    for replay in (proof, bytes(len(proof)), challenge[-32:], b""):
+    for replay in (proof, bytes(len(proof)), challenge[-32:], b"", None):
         other = called()
-        other.take(caller_of("a").first)
+        answer, _ = other.take(caller_of("a").first)
         with pytest.raises(AuthenticationError):
-            other.take(replay)
+            other.take(answer[-32:] if replay is None else replay)  # its own, reflected
 
 
 @pytest.mark.parametrize(
