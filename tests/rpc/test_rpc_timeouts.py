@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -75,6 +76,26 @@ def test_a_barrier_that_times_out_names_who_is_missing() -> None:
         rt.group().barrier(PATIENCE)
 
     launch(program, 3)
+
+
+def test_a_barrier_that_times_out_leaves_that_of_another_thread() -> None:
+    are_over = threading.Event()
+
+    def program(rt: Runtime) -> None:
+        group = rt.group()
+        if rt.rank == 0:
+            with ThreadPoolExecutor(1) as thread:
+                other = thread.submit(group.barrier, PATIENCE)
+                for _ in range(5):  # the other thread's comes before one of them
+                    with pytest.raises(CallTimeoutError):
+                        group.barrier(0.05)
+                are_over.set()
+                other.result()
+        else:
+            assert are_over.wait(PATIENCE)
+            group.barrier(PATIENCE)
+
+    launch(program)
 
 
 def test_an_entry_that_times_out_names_who_is_missing_and_may_be_tried_again() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from member_pairs import NAMES, Answering, made, opened
 from typing_extensions import override
 
+from pparallel.errors import PparallelError
 from pparallel.interfaces.transport import Frames, Meeting, TransportConfig
 from pparallel.testing import TransportSuite
-from pparallel.testing.patience import PATIENCE
+from pparallel.testing.patience import PATIENCE, until
 from pparallel.testing.transport.alone import Open
 from pparallel_local import LocalTransportConfig
 
@@ -61,6 +63,19 @@ class TestLocalTransport(TransportSuite):
         assert at_a.lost == [("b", "has left")]
         assert a.members() == ["a"]
         a.close()
+
+    def test_a_member_that_has_left_does_not_keep_a_later_one_waiting(self) -> None:
+        config = LocalTransportConfig(rendezvous_timeout=PATIENCE)
+        meeting = Meeting("a job that one has left")
+        a, b = (made(config, name, meeting) for name in NAMES)
+        with ThreadPoolExecutor(1) as thread:
+            opening = thread.submit(a.open, Answering())
+            until(lambda: a._job is not None and "a" in a._job.here, "it has not begun to open")
+            a.close()
+            with pytest.raises(PparallelError):
+                opening.result(PATIENCE)
+        with opened(b) as [at_b]:
+            assert at_b.lost == [("a", "has left")]
 
     def test_a_member_may_send_as_soon_as_it_knows_of_another(
         self, monkeypatch: pytest.MonkeyPatch

@@ -63,10 +63,11 @@ def test_more_than_the_limits_allow_is_refused() -> None:
             messages.unpack(bytes(messages.pack(sent, LIMITS)[0][0]), few)
 
 
-def test_announced_frames_cost_nothing_until_their_bytes_arrive() -> None:
+@pytest.mark.parametrize("first", [2**20 - 2, 64 * 2**20])
+def test_announced_frames_cost_nothing_until_their_bytes_arrive(first: int) -> None:
     me = psutil.Process()
     before = me.memory_info().rss
-    table = [(2**20 - 2) << 1] * 250 + [64 * 2**20 << 1] * 4
+    table = [first << 1] + [(2**20 - 2) << 1] * 250 + [64 * 2**20 << 1] * 4
     kept = [Incoming(messages.FRAMES, 1, table) for _ in range(4)]
     for each in kept:
         assert not each.feed(struct.pack("<B3xII", messages.PIECE, 0, 1), memoryview(b"x"))
