@@ -170,7 +170,7 @@ def test_where_gloo_cannot_listen() -> None:
 def test_members_on_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     places = itertools.count()
     here = ProcessId.here()
-    elsewhere = SimpleNamespace(here=lambda: here._replace(place=next(places).to_bytes(16)))
+    elsewhere = SimpleNamespace(here=lambda: here._replace(host_id=next(places).to_bytes(16)))
     monkeypatch.setattr(torch_collective, "ProcessId", elsewhere)
     parts = {"transport": {"backend": "local"}, "launcher": {"backend": "thread"}}
     with pytest.raises(ConfigError, match="is neither encrypted nor authenticated") as caught:

@@ -178,7 +178,7 @@ def test_this_process_and_those_of_other_machines_are_not_watched(
     watch: Watch, ends: list[tuple[str, str]]
 ) -> None:
     here = ProcessId.here()
-    for each in (here, here._replace(place=bytes(16), pid=1)):
+    for each in (here, here._replace(host_id=bytes(16), pid=1)):
         assert not each.watchable
         watch.add("m", each, judged=True)
     watch.close()

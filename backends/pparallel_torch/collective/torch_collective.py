@@ -193,7 +193,7 @@ class TorchCollective(ConnectedCollective):
         """Wait until all members of the group join, and learn who is on another machine."""
         import torch
 
-        here = ProcessId.here().place
+        here = ProcessId.here().host_id
         mine = torch.frombuffer(bytearray(here), dtype=torch.uint8)
         places = [torch.empty_like(mine) for _ in self.ranks]
         Operation(self, _JOINING, self.ranks, self.position).all_gather(places, mine)
