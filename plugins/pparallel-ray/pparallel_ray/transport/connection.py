@@ -216,7 +216,7 @@ class BrokerConnection:
             return
         self.peers[name].admit()
         judged = self._membership.is_first or name == self._membership.first
-        if judged and hello.process.place != ProcessId.here().place:
+        if judged and hello.process.host_id != ProcessId.here().host_id:
             self._watch(name, hello)
 
     def _watch(self, name: str, hello: Hello) -> None:
