@@ -66,19 +66,22 @@ class DirectConnection:
         """Wake the thread that waits on it; any thread may call this, and again."""
         messages.shut_down(self._sock)
 
-    def _look(self) -> bytes | None:
+    def _look(self, how: int = _LOOK) -> bytes | None:
         try:
-            return self._sock.recv(PACKET, _LOOK)
+            return self._sock.recv(PACKET, how)
         except BlockingIOError:
             return None
         except ConnectionResetError:
-            return self._sock.recv(PACKET, _LOOK)  # what came before the end is there still
+            return self._sock.recv(PACKET, how)  # what came before the end is there still
 
     def _wait(self) -> bytes:
         while True:
             left = None if self.until is None else max(0.0, self.until - monotonic())
-            self._poll.poll(milliseconds(left))
-            data = self._look()
+            if left is not None:
+                self._poll.poll(milliseconds(left))
+            # Without a limit one call of the system does: each may lose the interpreter's lock to a
+            # thread that computes.
+            data = self._look(0 if left is None else _LOOK)
             if data is not None:
                 return data
             if left == 0.0:
