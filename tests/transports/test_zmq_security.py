@@ -230,13 +230,15 @@ def test_key_files(tmp_path: Path) -> None:
     place = f"ipc://{tmp_path}/private/meet"
     owned = [transport(name, NAMES, Meeting(""), address=place, keys=files[name]) for name in NAMES]
 
-    is_over = threading.Event()
+    is_open, is_over = threading.Event(), threading.Event()
 
     def meet(number: int) -> None:
         with opened(owned[number]) as asking:
             if number == 0:
+                assert is_open.wait(PATIENCE)  # or the other one might see this one leave first
                 assert asking.call("m1", [b"by hand"], 5)
                 is_over.set()
+            is_open.set()
             assert is_over.wait(PATIENCE)
 
     in_threads(2, meet)

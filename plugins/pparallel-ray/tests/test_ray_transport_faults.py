@@ -98,7 +98,7 @@ def test_the_first_member_is_killed() -> None:
 @pytest.mark.parametrize("far", [False, True], ids=["this machine", "another"])
 def test_a_member_that_is_stopped_is_given_up(far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if far:  # as the first member sees it; where the broker is, it is not
-        monkeypatch.setattr(process, "_place", lambda: b"elsewhere" + bytes(7))
+        monkeypatch.setattr(process, "_host_id", lambda: b"elsewhere" + bytes(7))
     with job() as (own, _, one):
         waiting = own.request("m1", [b"never"])
         own.call("m1", [b"here"], 20)
@@ -327,7 +327,7 @@ def test_a_member_on_another_node(
 ) -> None:
     with node(running_cluster):
         _meet_on_another_node()  # this process sees its end
-        monkeypatch.setattr(process, "_place", lambda: b"elsewhere" + bytes(7))
+        monkeypatch.setattr(process, "_host_id", lambda: b"elsewhere" + bytes(7))
         _meet_on_another_node()  # it is seen from there
 
 
